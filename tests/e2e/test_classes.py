@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, whole
+from loadstone import query_runs
+from loadstone.analyse.summary import summary_of
 from loadstone.core.run_folder import read_plan
 from loadstone.measure.simulated_server import TimingServer
 
@@ -121,6 +126,54 @@ def test_what_the_server_turned_away_is_counted_by_class(loadstone: Loadstone) -
     assert (parts["chat"]["attainment"], parts["batch"]["attainment"]) == (1.0, 0.0)
     assert outcome.cell["metrics"]["attainment"] == pytest.approx(40 / 60)
     assert {"class_rejected", "class_starved"} <= outcome.findings
+
+
+def test_queries_and_exports_tell_the_class_and_why_it_was_turned_away(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    def busy(ask: Ask, send: Send) -> None:
+        if ask.prompt_tokens == 9:
+            send(whole("429 Too Many Requests", b'{"error": {"message": "slow down"}}'))
+        elif ask.prompt_tokens == 10:
+            told = b'data: {"error": {"message": "The request queue is full.", "code": 503}}\n\n'
+            send(whole("200 OK", told, "text/event-stream"))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(busy) as server:
+        outcome = loadstone(
+            "bench", server.url, "--rate", "100", "--requests", "60", "--json", "--warmup", "0",
+            "--class", "chat,share=2,input=8,output=4,model=legal-r16",
+            "--class", "batch,share=1,input=9,output=4",
+            "--class", "agents,share=1,input=10,output=4",
+        )  # fmt: skip
+    assert outcome.code == 0, outcome
+    parts = by_class(outcome.cell)
+    assert parts["batch"]["rejected_for"] == {"429": 15}
+    assert parts["agents"]["rejected_for"] == {"in stream": 15}
+    expected = [("agents", None, "in stream", 15), ("batch", None, "429", 15)]
+    expected.append(("chat", "legal-r16", None, 30))
+    sql = "select class, model, rejected, count(*) from records group by all order by all"
+    assert query_runs(sql, outcome.folder).rows == expected
+    sql = "select class, rejected, requests_ok, round(share, 2) from classes order by all"
+    rows = [("agents", 15, 0, 0.25), ("batch", 15, 0, 0.25), ("chat", 0, 30, 0.5)]
+    assert query_runs(sql, outcome.folder).rows == rows
+    table = tmp_path / "run.parquet"
+    assert loadstone("export", outcome.folder, "--format", "parquet", "-o", table).code == 0
+    columns = pq.read_table(table, columns=["class", "rejected"]).to_pylist()
+    assert Counter(map(tuple, map(dict.values, columns))) == {
+        ("chat", None): 30, ("batch", "429"): 15, ("agents", "in stream"): 15
+    }  # fmt: skip
+    (tmp_path / "run.csv").write_text(loadstone("export", outcome.folder).out)
+    with (tmp_path / "run.csv").open() as file:
+        told = [(row["class"], row["class_model"], row["rejected"]) for row in csv.DictReader(file)]
+    assert told == [
+        ("", "", ""), ("chat", "legal-r16", "0"), ("batch", "", "15"), ("agents", "", "15")
+    ]  # fmt: skip
+    imported = loadstone("import", tmp_path / "run.csv", "--out", tmp_path / "imported", "--json")
+    assert imported.code == 0, imported
+    (folder,) = imported.document["runs"]
+    assert len(summary_of(Path(folder)).cells) == 1
 
 
 def test_a_bound_of_one_class_is_not_spoilt_by_another(loadstone: Loadstone) -> None:

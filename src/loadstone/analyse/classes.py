@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,18 +12,20 @@ import numpy as np
 from loadstone.analyse.metrics import label_rows, measure_part, meets_bounds
 from loadstone.analyse.slo import request_bounds
 from loadstone.core import arrays
-from loadstone.core.bounds import Bound
+from loadstone.core.bounds import Bound, split_bound
 from loadstone.core.plan import Load, Plan
-from loadstone.core.summary import ClassPart
+from loadstone.core.summary import CellSummary, ClassPart, Metrics, Part
 from loadstone.core.vectors import Array, Ints64
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = (*arrays.COLUMNS, "http_status", "error")
+COLUMNS = (*arrays.COLUMNS, "cell", "http_status", "error")
+IN_STREAM = "in stream"
+"""The reason of a rejection that came as an event, after HTTP 200."""
 _TURNED_AWAY = (429, 503)
 _TURNED_AWAY_WORDS = "queue is full|higher priority|rejected|too many requests|rate limit"
-"""Of an error that comes within a stream, after HTTP 200."""
+"""Of such an error."""
 
 
 def classes_of(
@@ -37,14 +40,18 @@ def classes_of(
     one kind. `read`: the records, with COLUMNS."""
     if plan.traffic_class is None:
         return []
-    turned_away: list[Array] = []
+    rejections: list[str | None] = []
 
     def keys(batch: pa.RecordBatch) -> Ints64:
-        turned_away.append(_find_turned_away(batch))
-        return np.fromiter(_class_numbers(batch, plan, cell), np.int64, batch.num_rows)
+        rejections.extend(rejections_of(batch).to_pylist())
+        return class_numbers(batch, plan)
 
     rows, label = label_rows(read, keys)
-    is_rejected = np.concatenate([*turned_away, np.zeros(0, np.bool_)])
+    rejected = Counter(
+        (number, reason)
+        for number, reason in zip(label.tolist(), rejections, strict=True)
+        if reason is not None
+    )
     measured = rows["measured"]
     tokens = float(np.nansum(rows["tokens"][measured]))
     planned_rows = slice(plan.rows(cell).start, plan.rows(cell).stop)
@@ -56,7 +63,7 @@ def classes_of(
             rows[label == number],
             _Whole(load, duration_s, int(measured.sum()), tokens, streams),
             planned_share=float(np.mean(planned == number)),
-            rejected=int((is_rejected & (label == number)).sum()),
+            rejected={reason: count for (of, reason), count in rejected.items() if of == number},
         )
         for number in range(len(plan.classes))
     ]
@@ -73,7 +80,12 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 def _class_part(
-    plan: Plan, number: int, rows: Array, whole: _Whole, planned_share: float, rejected: int
+    plan: Plan,
+    number: int,
+    rows: Array,
+    whole: _Whole,
+    planned_share: float,
+    rejected: dict[str, int],
 ) -> ClassPart:
     of_class = plan.classes[number]
     part = measure_part(rows, whole.tokens, whole.streams)
@@ -86,7 +98,9 @@ def _class_part(
         planned_share=planned_share,
         slots=of_class.slots,
         priority=of_class.priority,
-        rejected=rejected,
+        model=of_class.model,
+        rejected=sum(rejected.values()),
+        rejected_for=rejected,
         attainment=met / len(rows) if is_bounded else None,
         goodput_per_s=arrays.divide(met, whole.duration_s) if is_bounded else None,
         requests_per_s=arrays.divide(part.requests.completed, whole.duration_s),
@@ -95,24 +109,61 @@ def _class_part(
     )
 
 
-def _class_numbers(batch: pa.RecordBatch, plan: Plan, cell: int) -> Iterator[int]:
-    """Yield the place of each record's class; −1 where the plan has no such request."""
-    for request_id in batch.column("request_id").to_pylist():
-        index = (request_id or "").rpartition("-")[2]
-        try:
-            yield plan.class_of(plan.row(cell, int(index)))
-        except (ValueError, IndexError):
-            yield -1
+def cell_of_class(cell: CellSummary, part: ClassPart) -> CellSummary:
+    """Make of a class's numbers a cell of its own: of its slots, where it has any, else of the load
+    of all."""
+    names = set(Metrics.__struct_fields__) & {*Part.__struct_fields__, *ClassPart.__struct_fields__}
+    load = cell.load
+    return CellSummary(
+        load=msgspec.structs.replace(load, value=part.slots) if part.slots else load,
+        requests=part.requests,
+        duration_s=cell.duration_s,
+        metrics=Metrics(**{name: getattr(part, name) for name in names}),
+        verdict=cell.verdict,
+        slo=[bound for bound in cell.slo if split_bound(bound.metric).traffic_class == part.name],
+        p_slo=part.p_slo,
+    )
 
 
-def _find_turned_away(batch: pa.RecordBatch) -> Array:
-    """Mark the records of requests that the server did not take: by its status, or within a
-    stream."""
+def class_numbers(batch: pa.RecordBatch, plan: Plan) -> Ints64:
+    """Find the place of each record's class in the plan's; −1 where the plan has no such request.
+    `batch`: with the columns `request_id` and `cell`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    by_status = pc.is_in(batch.column("http_status"), value_set=pa.array(_TURNED_AWAY))
-    in_words = pc.match_substring_regex(batch.column("error"), _TURNED_AWAY_WORDS, ignore_case=True)
+    parsed = pc.extract_regex(batch.column("request_id"), r"-(?P<index>\d{1,9})$")
+    index = pc.fill_null(pc.cast(pc.struct_field(parsed, "index"), pa.int64()), -1)
+    return plan.find_classes(batch.column("cell").to_numpy(), index.to_numpy())
+
+
+def class_columns(batch: pa.RecordBatch, plan: Plan) -> dict[str, pa.Array]:
+    """Make columns that say of each record its class, what it asked for, and why it was rejected;
+    null where nobody says. `batch`: of records, with COLUMNS."""
+    import pyarrow as pa
+
+    numbers = class_numbers(batch, plan)
+    places = pa.array(numbers, mask=numbers < 0)
+    values = {
+        "class": pa.array([of_class.name for of_class in plan.classes], pa.string()),
+        "priority": pa.array([of_class.priority for of_class in plan.classes], pa.int64()),
+        "model": pa.array([of_class.model for of_class in plan.classes], pa.string()),
+    }
+    columns = {name: column.take(places) for name, column in values.items()}
+    return columns | {"rejected": rejections_of(batch)}
+
+
+def rejections_of(batch: pa.RecordBatch) -> pa.Array:
+    """Say of each record why the server turned its request away: an HTTP status, or IN_STREAM; null
+    where it did not."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     failed = pc.equal(batch.column("status"), "error")
-    flags = pc.and_kleene(failed, pc.or_kleene(by_status, in_words))
-    return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
+    status = batch.column("http_status")
+    by_status = pc.and_(
+        failed, pc.fill_null(pc.is_in(status, value_set=pa.array(_TURNED_AWAY)), False)
+    )
+    in_words = pc.match_substring_regex(batch.column("error"), _TURNED_AWAY_WORDS, ignore_case=True)
+    by_words = pc.and_(failed, pc.fill_null(in_words, False))
+    reason = pc.if_else(by_words, pa.scalar(IN_STREAM), pa.scalar(None, pa.string()))
+    return pc.if_else(by_status, pc.cast(status, pa.string()), reason)

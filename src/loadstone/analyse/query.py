@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from loadstone.analyse.classes import COLUMNS as CLASS_COLUMNS
+from loadstone.analyse.classes import class_columns
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.extras import require
@@ -18,6 +20,7 @@ from loadstone.core.files import TemporaryFolder, check_regular, read_json
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
     import pyarrow.dataset as ds
 
 _T = TypeVar("_T")
@@ -31,6 +34,7 @@ _TABLES = {
         ),
     ),
     "cells": ("summary.json", "select *"),
+    "classes": ("summary.json", "select *"),
 }
 _OF_PARQUET = ("records", "server")
 _READ = (
@@ -102,7 +106,7 @@ class _Run(msgspec.Struct):
 
 class _Summary(msgspec.Struct):
     run_id: str
-    cells: list[dict[str, object]] = []
+    cells: list[dict[str, Any]] = []
 
 
 def rows_of(
@@ -168,11 +172,9 @@ def _run_query(
     connection.execute("set timezone = 'UTC'")
     connection.execute("set temp_directory = ''")
     for name, (file, select) in _TABLES.items():
-        files = _existing(folders, file)
-        if files:
-            with TemporaryFolder() as scratch:
-                joined = scratch / file
-                _write_lines(joined, _runs(files) if name == "runs" else _cells(files))
+        with TemporaryFolder() as scratch:
+            joined = scratch / file
+            if _write_lines(joined, _ROWS[name](_existing(folders, file))):
                 connection.execute(
                     f"create table {name} as {select} {_READ}", [str(joined), 2 * _MAX_BYTES]
                 )
@@ -180,7 +182,13 @@ def _run_query(
         files = _existing(folders, f"{name}.parquet")
         if files:
             connection.register(f"_{name}", _dataset(files))
-            connection.execute(f"create view {name} as {_select(name, connection)}")
+            source = f"_{name}"
+            classes = _classes_of_requests(folders) if name == "records" else None
+            if classes is not None:
+                connection.register("_classes", classes)
+                source += " left join _classes using (run, request_id)"
+            selected = ", ".join(_columns(name, connection))
+            connection.execute(f"create view {name} as select {selected} from {source}")  # noqa: S608
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
     check_statement(sql, connection)
@@ -259,11 +267,11 @@ def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
 # --- what the tables are made of ------------------------------------------------------------------
 
 
-def _write_lines(target: Path, lines: Iterator[bytes]) -> None:
-    """JSON objects in one file: of each file that it reads, DuckDB holds 128 MiB."""
+def _write_lines(target: Path, lines: Iterator[bytes]) -> int:
+    """JSON objects in one file: of each file that it reads, DuckDB holds 128 MiB. Returns its
+    bytes."""
     with target.open("wb") as file:
-        for line in lines:
-            file.write(line + b"\n")
+        return sum(file.write(line + b"\n") for line in lines)
 
 
 def _runs(files: Sequence[Path]) -> Iterator[bytes]:
@@ -294,6 +302,42 @@ def _cells(files: Sequence[Path]) -> Iterator[bytes]:
         summary = _read(path, _Summary)
         for cell in summary.cells:
             yield msgspec.json.encode({"run": summary.run_id, **dict(_flat(cell)), "cell": cell})
+
+
+def _classes(files: Sequence[Path]) -> Iterator[bytes]:
+    """Make a row of each class of traffic of each cell, as of cells."""
+    for path in files:
+        summary = _read(path, _Summary)
+        for cell in summary.cells:
+            load = dict(_flat({"load": cell.get("load")}))
+            for part in cell.get("by_class") or []:
+                numbers = dict(_flat(part))
+                row = {"run": summary.run_id, "class": numbers.pop("name", None), **load}
+                row |= {"priority": None, "model": None, "rejected": 0} | numbers
+                yield msgspec.json.encode(row)
+
+
+_ROWS = {"runs": _runs, "cells": _cells, "classes": _classes}
+"""What makes the rows of each table of _TABLES."""
+
+
+def _classes_of_requests(folders: Sequence[Path]) -> pa.Table | None:
+    """Tell of each request of runs with classes its class, priority, model and why it was
+    rejected; None where no run has any."""
+    import pyarrow as pa
+
+    tables = []
+    for folder in folders:
+        if not (folder / "summary.json").exists() or not (folder / "records.parquet").exists():
+            continue
+        if not any(cell.get("by_class") for cell in _read(folder / "summary.json", _Summary).cells):
+            continue
+        plan = run_folder.read_plan(folder)
+        for batch in run_folder.read_records(folder, columns=CLASS_COLUMNS):
+            ids = batch.column("request_id")
+            runs = pa.repeat(folder.name, len(ids))
+            tables.append(pa.table({"run": runs, "request_id": ids} | class_columns(batch, plan)))
+    return pa.concat_tables(tables) if tables else None
 
 
 def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -337,9 +381,9 @@ def _dataset(files: Sequence[Path]) -> ds.Dataset:
     return ds.FileSystemDataset(parts, schema, parquet, files_here)
 
 
-def _select(name: str, connection: duckdb.DuckDBPyConnection) -> str:
-    """Write the view of a dataset: its columns, and of records their latencies, from sending as in
-    `cells`."""
+def _columns(name: str, connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Write what a view selects of its dataset: its columns, and of records their latencies, from
+    sending as in `cells`."""
     columns = {row[0] for row in connection.execute(f"describe _{name}").fetchall()}
     latencies = []
     if columns >= _MADE_OF:
@@ -347,4 +391,4 @@ def _select(name: str, connection: duckdb.DuckDBPyConnection) -> str:
             value = formula.format(tokens=_TOKENS)
             shown = f"case when _streams then {value} end" if latency in _NEED_STREAM else value
             latencies.append(f"{shown} as {latency}")
-    return f"select {', '.join(['* exclude (_streams)', *latencies])} from _{name}"  # noqa: S608
+    return ["* exclude (_streams)", *latencies]

@@ -102,7 +102,7 @@ def query(
     json: Annotated[bool, json_flag("rows")] = False,
 ) -> None:
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load),
-    `runs`, and `server` (samples of the servers' /metrics and of GPUs).
+    `classes` (of traffic), `runs`, and `server` (samples of the servers' /metrics and of GPUs).
     """
     from loadstone.analyse.query import find_unsealed, rows_of
 

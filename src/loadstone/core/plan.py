@@ -487,6 +487,22 @@ class Plan:
         """Return the place in `classes` of a row's class; 0 where there is one kind of requests."""
         return 0 if self.traffic_class is None else int(self.traffic_class[row])
 
+    def find_classes(self, cells: Ints32, indices: Ints64) -> Ints64:
+        """Return the places in `classes` of requests by their cell and index, laps included; −1
+        where there is no such request."""
+        if self.traffic_class is None:
+            return np.full(len(indices), -1)
+        numbers = range(len(self.cells))
+        first = np.array(self._starts)[cells]
+        count = np.array(self._starts)[cells + 1] - first
+        warm = np.array([self.warmup_count(cell) for cell in numbers])[cells]
+        goes_round = np.array([self.cyclic(cell) for cell in numbers])[cells]
+        lapped = goes_round & (indices >= count)
+        places = np.where(lapped, warm + (indices - warm) % np.maximum(1, count - warm), indices)
+        exists = (places >= 0) & (places < count)
+        rows = np.where(exists, first + places, 0)
+        return np.where(exists, self.traffic_class[rows].astype(np.int64), -1)
+
     def live_answers(self, row: int) -> Iterator[tuple[int, int]]:
         """Yield (place, turn): which messages of a row's prompt the server's own answer to a turn
         replaces."""

@@ -422,7 +422,9 @@ class ClassPart(Part, kw_only=True, frozen=True):
 
     share           of all measured requests; `planned_share`: of the plan's
     slots           of a closed loop; 0: it comes at a rate
-    rejected        of the requests that failed, those that the server turned away: 429, 503
+    model           name that its requests use, of a model or an adapter; None: that of the run
+    rejected        of the requests that failed, those that the server turned away; `rejected_for`:
+                    by reason: 429, 503, or within a stream
     attainment      requests that meet every bound of their class / all of the class
     slo_met, p_slo  whether the class met its bounds, and the probability that it does
     goodput_per_s   those / duration of the cell; requests_per_s, output_tokens_per_s as in Metrics
@@ -433,7 +435,9 @@ class ClassPart(Part, kw_only=True, frozen=True):
     planned_share: float
     slots: int = 0
     priority: int | None = None
+    model: str | None = None
     rejected: int = 0
+    rejected_for: dict[str, int] = {}
     slo_met: bool | None = None
     p_slo: float | None = None
     attainment: float | None = None

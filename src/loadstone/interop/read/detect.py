@@ -106,6 +106,7 @@ def _parse(content: str, path: Path, mapped: Mapping[str, str], where: str) -> F
     reader, read_row = next((pair for pair in found if pair[1] is not None), (None, None))
     if read_row is None:
         read_row = partial(plain_csv.read_row, plain_csv.columns(header, mapped, name))
+        rows = plain_csv.leave_out_classes(header, rows)
     return reader, [
         read_row(dict(zip(header, row, strict=False)), f"{where}, line {line}")
         for line, row in rows

@@ -102,6 +102,16 @@ def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str
     return found
 
 
+def leave_out_classes(
+    header: list[str], rows: list[tuple[int, list[str]]]
+) -> list[tuple[int, list[str]]]:
+    """Leave out the rows of classes of traffic that `loadstone export` writes after each cell's."""
+    if not {"class", "trusted"} <= set(header):
+        return rows
+    place = header.index("class")
+    return [(line, row) for line, row in rows if len(row) <= place or not row[place]]
+
+
 def read_row(names: Mapping[str, str], row: Mapping[str, str], where: str) -> ResultCell:
     """Read a row, which has our `names` in these columns."""
     filled = {column: value.strip() for column, value in row.items() if value.strip()}

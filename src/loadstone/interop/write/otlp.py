@@ -120,8 +120,12 @@ def _asked(plan: Plan, row: Mapping[str, Any]) -> dict[str, Any]:
     request = plan.request(row["cell"], index)
     attributes: dict[str, Any] = {"gen_ai.request.max_tokens": request.output_tokens}
     of_class = plan.classes[request.traffic_class] if plan.classes else None
-    if of_class is not None and of_class.model is not None:
-        attributes["gen_ai.request.model"] = of_class.model
+    if of_class is not None:
+        attributes["loadstone.class"] = of_class.name
+        if of_class.priority is not None:
+            attributes["loadstone.priority"] = of_class.priority
+        if of_class.model is not None:
+            attributes["gen_ai.request.model"] = of_class.model
     messages = [msgspec.json.decode(message) for message in request.messages]
     if request.prompt is not None and not messages:
         decoded = msgspec.json.decode(request.prompt) if request.chat else request.prompt

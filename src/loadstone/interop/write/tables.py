@@ -1,10 +1,11 @@
-"""Writes runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet
-with a row per request.
+"""Writes runs as tables: CSV with a row per cell, and per class of traffic of it, in names that
+`loadstone import` reads; Parquet with a row per request.
 """
 
 from pathlib import Path
 from typing import Any
 
+from loadstone.analyse.classes import cell_of_class, class_columns
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
 from loadstone.core import arrays, run_folder
@@ -39,17 +40,35 @@ _EACH = (
     "thinking_tokens",
     "tool_call_tokens",
 )
+_OF_CLASS = {
+    "class": "name",
+    "class_model": "model",
+    "priority": "priority",
+    "share": "share",
+    "planned_share": "planned_share",
+    "rejected": "rejected",
+}
+"""Columns of rows of a class: what ClassPart calls them."""
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
     """Write one row per cell: what ran, the load, counts, and every statistic as
-    `<metric>_<statistic>_s`.
+    `<metric>_<statistic>_s`. Where there are classes of traffic, a row for each follows.
 
     Raises InputError.
     """
     summary = summary_of(folder)
     facts = run_facts(info, summary)
-    rows = [_make_row(summary, facts, cell) for cell in summary.cells]
+    has_classes = any(cell.by_class for cell in summary.cells)
+    rows = []
+    for cell in summary.cells:
+        row = _make_row(summary, facts, cell)
+        rows.append(row | dict.fromkeys(_OF_CLASS if has_classes else ()))
+        rows += [
+            _make_row(summary, facts, cell_of_class(cell, part))
+            | {name: getattr(part, field) for name, field in _OF_CLASS.items()}
+            for part in cell.by_class
+        ]
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
     shown = (
@@ -92,9 +111,9 @@ def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str,
 
 
 def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
-    """Write the records, each with its cell's load and its TTFT, TPOT, E2E and time to the answer
-    in seconds from its send, the answer's tokens per second, and its tokens that are thinking and
-    tool calls.
+    """Write the records, each with its class of traffic where there are any, its load, its TTFT,
+    TPOT, E2E and time to the answer in seconds from its send, the answer's tokens per second, and
+    its tokens that are thinking and tool calls.
 
     Raises InputError.
     """
@@ -102,7 +121,14 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = run_folder.records_schema()
+    plan = run_folder.read_plan(folder) if info.source != "imported" else None
+
+    def of_classes(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        return {} if plan is None or not plan.classes else class_columns(batch, plan)
+
+    of_class = of_classes(pa.RecordBatch.from_pylist([], schema=schema))
     for name, kind in (
+        *((name, column.type) for name, column in of_class.items()),
         ("load_kind", pa.string()),
         *((name, pa.float64()) for name in ("load_value", *_EACH)),
     ):
@@ -124,6 +150,7 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
                 cells = batch.column("cell")
                 columns = [
                     *batch.columns,
+                    *of_classes(batch).values(),
                     kinds.take(cells),
                     values.take(cells),
                     # NaN is null
