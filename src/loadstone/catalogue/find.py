@@ -14,8 +14,9 @@ import msgspec
 from loadstone.catalogue import user_files
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.config.hub import cached_config
-from loadstone.catalogue.config.reader import read_config, read_path
+from loadstone.catalogue.config.reader import read_config, read_path, read_visual_of
 from loadstone.catalogue.hardware import Gpu, Node
+from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.host import make_path
@@ -303,6 +304,19 @@ def find_model(name: str) -> Model:
     if downloaded is None:
         _refuse("model", name, list(model_names()), "; a path to a config.json will do as well")
     return msgspec.structs.replace(read_path(downloaded), name=name.strip())
+
+
+def find_visual(name: str) -> tuple[str, Visual | None]:
+    """Return a model's name, and how it takes pictures, also of one whose text model is not read
+    here. Raises InputError as find_model() does."""
+    try:
+        model = find_model(name)
+    except InputError:
+        path = make_path(name)
+        if not path.exists():
+            raise
+        return name, read_visual_of(path)
+    return model.name, model.visual
 
 
 def published_in(model: Model, dtype: str) -> Model | None:

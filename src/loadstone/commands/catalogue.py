@@ -9,9 +9,11 @@ import typer
 
 from loadstone.commands.output import print_json, print_rows
 from loadstone.core.errors import InputError
+from loadstone.core.units import parse_picture_size
 
 if TYPE_CHECKING:
     from loadstone.catalogue import Gpu, Model, Node
+    from loadstone.catalogue.visual.visual import Visual
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -41,6 +43,16 @@ def catalogue(
         str | None,
         typer.Option(help="show these side by side, with ratios to the first, e.g. h100,h200"),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="what a picture becomes, by its size: 1920x1080, or several with commas"),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="with --image: as this engine takes it, e.g. llama.cpp,image_max_tokens=4096"
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print as JSON on stdout")] = False,
 ) -> None:
     """Show what is known of GPUs, models and nodes, with sources."""
@@ -53,6 +65,13 @@ def catalogue(
         return
     kind = names.pop(0) if names and names[0] in kinds else _kind_of([*names, compare or ""][0])
     find, every, rows_of = kinds[kind]
+    if image is not None:
+        if kind != "models" or not names or compare is not None:
+            raise InputError("--image: name models, e.g. catalogue models qwen3-vl-8b --image …")
+        _show_pictures(names, image, engine, as_json=json)
+        return
+    if engine is not None:
+        raise InputError("--engine: goes with --image, which it counts as that engine does")
     if compare is not None:
         compared = [name.strip() for name in compare.split(",") if name.strip()]
         if len(compared) < 2 or names:
@@ -124,6 +143,51 @@ def _find(names: Sequence[str], find: Any, every: Any) -> tuple[list[Any], list[
         else:
             parts += holding
     return whole, parts
+
+
+def _show_pictures(models: Sequence[str], sizes: str, engine: str | None, *, as_json: bool) -> None:
+    """Print what pictures of these sizes become, a line each. Raises InputError: no size, or a
+    model of which no rule is known."""
+    documents, lines, remarks = [], [], []
+    for name, visual in (_find_visual(name, engine) for name in models):
+        for width, height in [parse_picture_size(size, "--image") for size in sizes.split(",")]:
+            counted = visual.count(width, height)
+            flops = visual.flops(counted)
+            documents.append(
+                {"model": name, "width": width, "height": height, **counted._asdict()}
+                | {"patches": counted.patches, "encoder_flops": flops}
+            )
+            grid = f"{counted.columns}x{counted.rows}"
+            numbers = (len(counted.tiles), counted.patches, counted.tokens, counted.markers)
+            work = _show(None if flops is None else flops / _T)
+            cells = (f"{width}x{height}", grid, *map(str, numbers), str(counted.cross), work)
+            lines.append((name, *cells))
+        remarks += [f"{name}: {text}" for text in visual.assumed]
+    if as_json:
+        print_json({"schema": 1, "pictures": documents, "assumed": remarks})
+        return
+    heads = ["model", "picture", "grid", "tiles", "patches", "tokens", "markers", "cross attention"]
+    print_rows([*heads, "encoder, TFLOP"], lines, ["model", "tiles", "markers"])
+    for text in remarks:
+        print(f"assumed: {text}")
+
+
+def _find_visual(name: str, engine: str | None) -> tuple[str, Visual]:
+    """Return a model's name, and how it, or an engine with it, takes pictures. Raises
+    InputError."""
+    from loadstone.catalogue import parse_worker
+    from loadstone.catalogue.find import find_visual
+    from loadstone.engines import rules_of
+
+    name, visual = find_visual(name)
+    if engine is not None:
+        visual = rules_of(parse_worker(f"{name}@1xh200/tp1,engine={engine}")).visual
+    if visual is None:
+        raise InputError(
+            f"{name}: takes no pictures, or its model_type is none whose tokens of a picture are"
+            " known; docs/images.md lists these"
+        )
+    return name, visual
 
 
 def gpu_rows(gpu: Gpu) -> list[Row]:

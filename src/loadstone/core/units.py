@@ -129,3 +129,19 @@ def judge_met(met: bool | None, probability: float | None) -> str:
     if probability is not None and (probability >= 0.5) != met:
         return "unsure"
     return "met" if met else "MISSED"
+
+
+MOST_SIDE = 16_384
+"""Pixels of a picture's side, for what is made here."""
+
+
+def parse_picture_size(text: str, where: str) -> tuple[int, int]:
+    """Return width and height of `1024x768`, in pixels. Raises InputError."""
+    match = re.fullmatch(r"([0-9]{1,6})[x×]([0-9]{1,6})", text.strip().lower())
+    sides = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not all(1 <= side <= MOST_SIDE for side in sides):
+        raise InputError(
+            f"{where}: {text[:40]!r} is no size of a picture; write width x height in pixels, each"
+            f" 1 to {MOST_SIDE:,}, e.g. 1024x768"
+        )
+    return sides

@@ -7,7 +7,10 @@ takes a slot. Where nothing is said: 4 slots, the model's own context, 2048 toke
 weights are (--cache-type-k): write kv=fp16 where a model's own type is another.
 """
 
+import msgspec
+
 from loadstone.catalogue.architecture.precision import KV_BYTES
+from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
@@ -24,6 +27,9 @@ tokens."""
 UNKNOWN_CONTEXT_TOKENS = 4096
 """Where neither the model nor the user names one."""
 
+_IMAGE_TOKENS = {"scaled": (8, 4096), "longest-side": (8, 1024), "budget": (40, 280)}
+"""Least and most tokens of a picture where no argument says them, by the model's own rule
+(tools/mtmd/clip.cpp)."""
 _FLOAT_BYTES, _WINDOW_BYTES = 4, 2
 _CELLS = 256
 
@@ -129,6 +135,32 @@ class LlamaCpp(EngineRules):
     def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
         return ("ctx_size", context_tokens * requests), ("parallel", requests)
 
+    @property
+    def visual(self) -> Visual | None:
+        """Return how llama-server takes pictures: it bounds their tokens where processors bound
+        their pixels or sides, and has fewer tiles (tools/mtmd/clip.cpp; checked at build 11669)."""
+        own = self.worker.model.visual
+        if own is None:
+            return None
+        numbers = dict(own.numbers)
+        if own.rule == "canvas":
+            numbers |= {"most_tiles": 9, "most_across": 3, "bare": 1}
+        elif own.rule == "deepseek-ocr":
+            numbers |= {"most_tiles": 9}
+        if own.rule not in _IMAGE_TOKENS:
+            return msgspec.structs.replace(own, numbers=numbers)
+        least, most = _IMAGE_TOKENS[own.rule]
+        area = (numbers["patch"] * numbers["merge"]) ** 2
+        bounds = {
+            "min_pixels": area * (self.worker.count("image_min_tokens") or least),
+            "max_pixels": area * (self.worker.count("image_max_tokens") or most),
+        }
+        shape = {"patch": numbers["patch"], "merge": numbers["merge"], "half_up": 1}
+        breaks = {"breaks": int(own.rule == "longest-side")}
+        return msgspec.structs.replace(
+            own, rule="scaled", numbers=shape | breaks | bounds, assumed=()
+        )
+
     # --- how it is started ------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
@@ -151,6 +183,8 @@ class LlamaCpp(EngineRules):
             *(("lora", path) for path in self.adapter_paths.values()),
             # Requests that name no adapter are of the model alone.
             ("lora-init-without-apply", bool(self.adapter_paths)),
+            ("image-min-tokens", self.worker.count("image_min_tokens")),
+            ("image-max-tokens", self.worker.count("image_max_tokens")),
             ("swa-full", bool(self.worker.switch("swa_full"))),
             ("metrics", True),
             # The old name of --no-ui: old and new versions know it.

@@ -20,6 +20,7 @@ from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import CHOICES
+from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, Weights, choose_weights
 from loadstone.engines.sharding.adapters import AdapterSlots, adapter_numbers
@@ -313,6 +314,12 @@ class EngineRules:
         a shorter one."""
         limits = (self.model_context, self.worker.count("max_model_len", "max_seq_len"))
         return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def visual(self) -> Visual | None:
+        """Return how it takes pictures, as the model's processor does unless it has its own way;
+        None: not known, or it takes none."""
+        return self.worker.model.visual
 
     # --- memory -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts, Mlp
 from loadstone.catalogue.architecture.precision import FORMATS, Format
+from loadstone.catalogue.visual.visual import Visual
 
 __all__ = [
     "CompressedAttention",
@@ -83,6 +84,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     kv_dtype            what a KV cache has unless the engine is told otherwise
     vision_parameters   of towers beside the text model, counted where the config says enough; kept
                         at `dtype`
+    visual              how it takes pictures; None: no rule is known, or it takes none
     norms               vectors of hidden size beside the layers
     assumed             what the config left open and was assumed, and fields not understood; for
                         the reader
@@ -101,6 +103,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     kv_dtype: str = "bf16"
     draft_layers: tuple[Layers, ...] = ()
     vision_parameters: int = 0
+    visual: Visual | None = None
     embedding_formats: tuple[tuple[str, Format], ...] = ()
     extra: tuple[Matrix, ...] = ()
     norms: int = 1

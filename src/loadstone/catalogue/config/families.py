@@ -108,6 +108,16 @@ class Tower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     joins: Literal["mlp", "norm", "matrix"] = "mlp"
 
 
+class VisualFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds how a model type takes pictures. rule: of visual/rules.py; numbers: its numbers where
+    no file says them; fixed: no file's word counts; remark: for the reader."""
+
+    rule: str
+    numbers: dict[str, int]
+    fixed: bool = False
+    remark: str = ""
+
+
 class Ignored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fields that change no size: always, beside another one, and in a model without some kind of
     part."""
@@ -138,6 +148,8 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layer_types: dict[Mixer, frozenset[str]]
     checkpoint_names: CheckpointNames
     tower: dict[str, Tower]
+    visual: dict[str, VisualFamily]
+    visual_numbers: dict[str, tuple[str, ...]]
     ignored: Ignored
 
     def find(self, kind: str) -> Family | None:

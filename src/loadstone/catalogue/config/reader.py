@@ -24,7 +24,9 @@ from loadstone.catalogue.config.index import held_against
 from loadstone.catalogue.config.layers import draft_layers, read_layers
 from loadstone.catalogue.config.nested import text_fields, tied_embeddings
 from loadstone.catalogue.config.quantisation import Rules, read_quantisation
-from loadstone.catalogue.config.towers import vision_parameters
+from loadstone.catalogue.config.towers import read_towers
+from loadstone.catalogue.config.visual import PROCESSOR_FILES, join_processor, read_visual
+from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
 
@@ -72,11 +74,27 @@ _PARTS = {
 
 
 def read_path(path: Path) -> Model:
-    """Read a `config.json`, or the folder that holds one, with `hf_quant_config.json` and the index
-    of the weights beside it.
+    """Read a `config.json`, or the folder that holds one, with `hf_quant_config.json`, the files of
+    its processor and the index of the weights beside it.
 
     Raises InputError: no such file, no JSON, no language model.
     """
+    return read_given(_describe(path))
+
+
+def read_visual_of(path: Path) -> Visual | None:
+    """Read how a model takes pictures from the same files, whose text model need not be one that is
+    read here. Raises InputError."""
+    files = _describe(path)
+    whole = Fields(files["config"], files["name"])
+    hidden = text_fields(whole)[0].count("hidden_size", default=0)
+    shape = read_towers(whole, hidden)[1]
+    return read_visual(files["config"], files["processor"], shape, files["name"])
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    """Return a model's name and what its files hold, as `read_given` takes them. Raises
+    InputError."""
     file = path / "config.json" if path.is_dir() else path
     config = _json(file)
     # Collections keep many models in one folder: `<model>_config.json` beside
@@ -94,10 +112,14 @@ def read_path(path: Path) -> Model:
     metadata = (
         _json(index).get("metadata") if file.name == "config.json" and index.is_file() else None
     )
-    total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return read_given(
-        {"name": _name_of(path), "config": config, "quantisation": beside, "total_size": total}
-    )
+    processors = [_json(near) for near in map(file.with_name, PROCESSOR_FILES) if near.is_file()]
+    return {
+        "name": _name_of(path),
+        "config": config,
+        "quantisation": beside,
+        "total_size": metadata.get("total_size") if isinstance(metadata, dict) else None,
+        "processor": join_processor(processors) if processors else None,
+    }
 
 
 def read_given(description: Mapping[str, Any]) -> Model:
@@ -108,16 +130,20 @@ def read_given(description: Mapping[str, Any]) -> Model:
         description.get("config"),
         description.get("quantisation"),
     )
+    processor = description.get("processor")
     if (
         not isinstance(name, str)
         or not isinstance(config, dict)
         or not isinstance(beside, dict | None)
+        or not isinstance(processor, dict | None)
     ):
         raise InputError(
             "a model's description lacks its name or its config; give the path to its config.json"
         )
-    model = read_config(config, name, beside)
+    model = read_config(config, name, beside, processor)
     given: dict[str, Any] = {"config": config, "quantisation": beside}
+    if processor is not None:
+        given["processor"] = processor
     total = description.get("total_size")
     if isinstance(total, int | float) and 0 < total < math.inf:
         given["total_size"] = total
@@ -146,9 +172,14 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
-    """Read a config; `beside`: what hf_quant_config.json holds, or None. Raises InputError for what
-    is no language model."""
+def read_config(
+    config: dict[str, Any],
+    name: str,
+    beside: dict[str, Any] | None = None,
+    processor: dict[str, Any] | None = None,
+) -> Model:
+    """Read a config; `beside`: what hf_quant_config.json holds, or None; `processor`: what the
+    files of its image processor hold. Raises InputError for what is no language model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
     fields.flatten("attn_config", "ffn_config")
@@ -162,7 +193,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     tied = tied_embeddings(fields, whole, family, tables().find(kind) is not None)
     runs = _join_runs(layers, rules, 0)
     drafts = draft_layers(fields, family, hidden, layers[-1])
-    vision, remarks = vision_parameters(whole, hidden)
+    vision, shape, remarks = read_towers(whole, hidden)
     for remark in remarks:
         fields.assume(remark)
     context = _stretch_context(
@@ -193,6 +224,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         kv_dtype=(rules.kv_dtype if rules else None) or dtype,
         draft_layers=_join_runs(drafts, rules, len(layers)),
         vision_parameters=vision,
+        visual=read_visual(config, processor, shape, name),
         embedding_formats=embeddings,
         extra=extra,
         norms=family.model_norms,

@@ -4,15 +4,16 @@ them."""
 from loadstone.catalogue.config.families import Tower, tables
 from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.nested import TEXT_PARTS, filled, part_kind
+from loadstone.catalogue.visual.visual import TowerShape
 
 _NO_PARTS = ("quantization_config", "generation_config")
 
 
-def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, list[str]]:
-    """Return the parameters of the towers and of what joins them to the text model, and what to
-    tell the reader."""
+def read_towers(whole: Fields, text_hidden: int) -> tuple[int, TowerShape | None, list[str]]:
+    """Return the parameters of the towers and of what joins them to the text model, the shape of
+    that for images, and what to tell the reader."""
     remarks: list[str] = []
-    total = 0
+    total, shape = 0, None
     for sense, names in (
         ("vision", ("vision_config", "vision_tower_config")),
         ("audio", ("audio_config",)),
@@ -22,9 +23,11 @@ def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, list[str]]:
             continue
         kind = part_kind(whole, part, names[0])
         filled(part, kind)
-        counted = (
-            _images(part, kind, text_hidden) if sense == "vision" else _sound(part, text_hidden)
-        )
+        if sense == "vision":
+            shape = _images(part, kind, text_hidden)
+            counted = None if shape is None else shape.parameters
+        else:
+            counted = _sound(part, text_hidden)
         if counted is None:
             remarks.append(f"{names[0]} does not say enough: the {sense} tower is not counted")
             continue
@@ -44,11 +47,11 @@ def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, list[str]]:
             ):
                 whole.find(name)
                 remarks.append(f"{name}: that part is not counted")
-    return total, remarks
+    return total, shape, remarks
 
 
-def _images(vision: Fields, kind: str, text_hidden: int) -> int | None:
-    """Return the parameters of a vision transformer and its projector; None: too little is said."""
+def _images(vision: Fields, kind: str, text_hidden: int) -> TowerShape | None:
+    """Return the shape of a vision transformer and its projector; None: too little is said."""
     tower = tables().tower.get(kind, Tower())
     hidden = vision.optional_count("embed_dim", "hidden_size", "vt_hidden_size")
     inner = vision.optional_count("intermediate_size", "vt_intermediate_size", "mlp_dim")
@@ -66,16 +69,28 @@ def _images(vision: Fields, kind: str, text_hidden: int) -> int | None:
     if tower.qk_norm:
         layer += 2 * (vision.optional_count("head_dim") or 0)
     total = depth * layer + tower.outer_norms * tower.norm * hidden
-    total += (
-        3 * patch**2 * hidden * vision.count("temporal_patch_size", default=1) + tower.bias * hidden
-    )
+    inputs = 3 * patch**2 * vision.count("temporal_patch_size", default=1)
+    total += inputs * hidden + tower.bias * hidden
     total += tower.positions * _positions(vision, patch) * hidden
     output = (
         text_hidden
         if vision.find("embed_dim")
         else vision.optional_count("out_hidden_size", "text_hidden_size")
     )
-    return total + _joined(vision, tower, hidden, output or text_hidden)
+    joined = _joined(vision, tower, hidden, output or text_hidden)
+    whole_views = vision.entries("fullatt_block_indexes")
+    return TowerShape(
+        depth,
+        hidden,
+        inner,
+        matrices,
+        inputs,
+        joined,
+        total + joined,
+        windowed=0 if whole_views is None else max(0, depth - len(whole_views)),
+        window=(vision.count("window_size", default=0) // patch) ** 2,
+        deepstack=len(vision.entries("deepstack_visual_indexes") or []),
+    )
 
 
 def _positions(vision: Fields, patch: int) -> int:
