@@ -569,8 +569,10 @@ def comparable(model: Model) -> Model:
     """Without names (an entry that is `like` another has its family's), and without the precision
     of draft layers: patterns with a star reach them too."""
     drafts = tuple(msgspec.structs.replace(run, formats=()) for run in model.draft_layers)
+    pictures = model.visual and msgspec.structs.replace(model.visual, assumed=())
     return msgspec.structs.replace(
         model,
+        visual=pictures,
         name="",
         model_type="",
         aliases=(),

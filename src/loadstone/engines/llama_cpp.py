@@ -139,26 +139,26 @@ class LlamaCpp(EngineRules):
     def visual(self) -> Visual | None:
         """Return how llama-server takes pictures: it bounds their tokens where processors bound
         their pixels or sides, and has fewer tiles (tools/mtmd/clip.cpp; checked at build 11669)."""
-        own = self.worker.model.visual
-        if own is None:
+        visual = self.worker.model.visual
+        if visual is None:
             return None
-        numbers = dict(own.numbers)
-        if own.rule == "canvas":
+        numbers = dict(visual.numbers)
+        if visual.rule == "canvas":
             numbers |= {"most_tiles": 9, "most_across": 3, "bare": 1}
-        elif own.rule == "deepseek-ocr":
+        elif visual.rule == "deepseek-ocr":
             numbers |= {"most_tiles": 9}
-        if own.rule not in _IMAGE_TOKENS:
-            return msgspec.structs.replace(own, numbers=numbers)
-        least, most = _IMAGE_TOKENS[own.rule]
+        if visual.rule not in _IMAGE_TOKENS:
+            return msgspec.structs.replace(visual, numbers=numbers)
+        bounds = _IMAGE_TOKENS[visual.rule]
         area = (numbers["patch"] * numbers["merge"]) ** 2
-        bounds = {
-            "min_pixels": area * (self.worker.count("image_min_tokens") or least),
-            "max_pixels": area * (self.worker.count("image_max_tokens") or most),
+        pixels = {
+            "min_pixels": area * (self.worker.count("image_min_tokens") or bounds[0]),
+            "max_pixels": area * (self.worker.count("image_max_tokens") or bounds[1]),
         }
         shape = {"patch": numbers["patch"], "merge": numbers["merge"], "half_up": 1}
-        breaks = {"breaks": int(own.rule == "longest-side")}
+        breaks = {"breaks": int(visual.rule == "longest-side")}
         return msgspec.structs.replace(
-            own, rule="scaled", numbers=shape | breaks | bounds, assumed=()
+            visual, rule="scaled", numbers=shape | breaks | pixels, assumed=()
         )
 
     # --- how it is started ------------------------------------------------------------------------

@@ -96,7 +96,8 @@ def _number(value: Any, path: str, fields: Fields) -> int:
         value = list(value.values())
     if isinstance(value, list) and value and all(entry == value[0] for entry in value):
         value = value[0]
-    if isinstance(value, str) and (digits := "".join(filter(str.isdigit, value))):
+    digits = "".join(filter(str.isdigit, value)) if isinstance(value, str) else ""
+    if digits:
         value = int(digits)
     if isinstance(value, float) and 0 < value < 1:
         value = round(1 / value)

@@ -125,10 +125,10 @@ def count_fixed(width: int, height: int, numbers: Numbers) -> Counted:
 
 def _cut_long_side(longer: int, shorter: int, numbers: Numbers) -> int:
     """Return the crops of Gemma 3's pan and scan: sides over 6:5, each crop 256 pixels at least."""
-    most, least_side = numbers.get("crops", 0), 256
-    if not most or 5 * longer < 6 * shorter:
+    allowed, least_side = numbers.get("crops", 0), 256
+    if not allowed or 5 * longer < 6 * shorter:
         return 0
-    parts = min(most, max(2, min(longer // least_side, math.floor(longer / shorter + 0.5))))
+    parts = min(allowed, max(2, min(longer // least_side, math.floor(longer / shorter + 0.5))))
     return parts if min(shorter, math.ceil(longer / parts)) >= least_side else 0
 
 
@@ -154,12 +154,12 @@ def count_cross(width: int, height: int, numbers: Numbers) -> Counted:
 
 
 def _best_canvas(width: int, height: int, numbers: Numbers) -> tuple[int, int]:
-    side, most = numbers["side"], numbers["most_tiles"]
-    limit = numbers.get("most_across", most)
+    side, tiles = numbers["side"], numbers["most_tiles"]
+    limit = numbers.get("most_across", tiles)
     scales = {
         (rows, columns): min(rows * side / height, columns * side / width)
         for rows in range(1, limit + 1)
-        for columns in range(1, min(limit, most // rows) + 1)
+        for columns in range(1, min(limit, tiles // rows) + 1)
     }
     larger = [scale for scale in scales.values() if scale >= 1]
     best = min(larger) if larger else max(scales.values())
@@ -215,11 +215,11 @@ def count_deepseek_vl(
     """Count the whole picture and tiles of the best of many resolutions, with a break after each
     row and one between them (DeepSeek-VL2). `of_file`: those that a file lists. Three or more
     pictures of a request are not cut."""
-    side, most = numbers["side"], numbers["most_tiles"]
+    side, tiles = numbers["side"], numbers["most_tiles"]
     resolutions = of_file or tuple(
         (columns * side, rows * side)
-        for columns in range(1, most + 1)
-        for rows in range(1, most // columns + 1)
+        for columns in range(1, tiles + 1)
+        for rows in range(1, tiles // columns + 1)
     )
     wide, high = _best_resolution(width, height, resolutions)
     columns, rows = wide // side, high // side
@@ -257,10 +257,10 @@ def count_deepseek_ocr(width: int, height: int, numbers: Numbers) -> Counted:
 def count_padded_tiles(width: int, height: int, numbers: Numbers) -> Counted:
     """Count tiles that cover the picture, less their padding, a break after each row, and the whole
     as one more tile (Phi-4)."""
-    side, patch, most = numbers["side"], numbers["patch"], numbers["most_tiles"]
+    side, patch, limit = numbers["side"], numbers["patch"], numbers["most_tiles"]
     columns, rows = math.ceil(width / side), math.ceil(height / side)
-    if columns * rows > most:
-        columns, rows = _best_aspect(width, height, side, 1, most)
+    if columns * rows > limit:
+        columns, rows = _best_aspect(width, height, side, 1, limit)
     wide, high = columns * side / width, rows * side / height
     padded_right = 0 if wide < high else columns * side - int(width * high)
     padded_below = rows * side - int(height * wide) if wide < high else 0
@@ -287,7 +287,7 @@ def count_any_resolution(
 ) -> Counted:
     """Count the whole picture and the tiles of the best grid without padding, shrunk to a most
     number of tiles, with a break after each row (LLaVA-OneVision)."""
-    side, most, limit = numbers["side"], numbers["most_tiles"], numbers["most_across"]
+    side, tiles, limit = numbers["side"], numbers["most_tiles"], numbers["most_across"]
     resolutions = of_file or tuple(
         (columns * side, rows * side)
         for rows in range(1, limit + 1)
@@ -300,7 +300,7 @@ def count_any_resolution(
         rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
     else:
         columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
-    made, ratio = rows * columns, math.sqrt(rows * columns / (most * across**2))
+    made, ratio = rows * columns, math.sqrt(rows * columns / (tiles * across**2))
     if ratio > 1.1:
         rows, columns = int(rows // ratio), int(columns // ratio)
         made = rows * columns
