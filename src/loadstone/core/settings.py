@@ -239,6 +239,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     loaded: str | None = None
     # simulated
     policy: dict[str, Any] | None = None
+    flow_control: dict[str, Any] | None = None
     schedulers: int | None = None
     turnaround_s: float | None = None
     basis: PredictionBasis | None = None

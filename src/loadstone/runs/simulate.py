@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from loadstone.analyse.ranking import judged, ranking
 from loadstone.catalogue.deployment.alternatives import expand
@@ -30,6 +31,7 @@ from loadstone.core.vectors import Ints64
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
+from loadstone.predict.simulator.flow_control import FlowControl
 from loadstone.predict.simulator.latencies import answer_s
 from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import Counters
@@ -129,9 +131,16 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     fleet = fleet_for(
         fleet, deployment, lengths, acceptance=simulator.acceptance, route=simulator.route
     )
+    if simulator.flow_control is not None:
+        if fleet.prefill is not None:
+            raise InputError(
+                "--flow-control: is not simulated where prefill and decode are apart; leave it out"
+            )
+        fleet = dataclasses.replace(fleet, flow_control=FlowControl.parse(simulator.flow_control))
     settings = _settings(deployment, fleet, simulator)
     if len({kind.priority for kind in plan.classes}) > 1 and settings.basis is not None:
-        settings.basis.priorities_unused = not fleet.policy.priorities
+        served = fleet.policy.priorities or fleet.flow_control is not None
+        settings.basis.priorities_unused = not served
     if planner.chooses_length:
         settings.expected_e2e_s = [
             answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))
@@ -344,6 +353,7 @@ def _settings(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> 
     return RunSettings(
         deployment=deployment.to_settings(),
         policy=msgspec.to_builtins(fleet.policy),
+        flow_control=None if fleet.flow_control is None else asdict(fleet.flow_control),
         schedulers=fleet.replicas,
         sampling={"temperature": asked.temperature, "top_p": asked.top_p},
         turnaround_s=TURNAROUND_S,

@@ -699,6 +699,11 @@ class SimulatorOptions(Flags):
         "how replicas get requests; prefix: who has most of the prompt; hashed: each session at"
         " random, and then always there [default: as the engine does]",
     )
+    flow_control: str | None = flag(
+        SIMULATOR,
+        "an inference gateway before the replicas: default, or KEY=VALUE,… of fairness, ordering,"
+        " queue_depth, kv_utilization, refresh, stale, ttl, shed",
+    )
     draws: int | None = flag(
         SIMULATOR,
         "simulations with varied coefficients, for the 80% intervals; 0: no intervals"

@@ -10,6 +10,7 @@ from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedCli
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
+from loadstone.predict.simulator.gateway import Gateway
 from loadstone.predict.simulator.pipeline import complete, engines_of, next_s_of
 from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
@@ -57,11 +58,15 @@ def run_cell(
     else:
         run.replicas, engines = engines_of(fleet, run.journal, shared=shared, seed=plan.seed)
         units = [*engines]
+        if fleet.flow_control is not None:
+            asked = plan, cell
+            units = [Gateway(fleet.flow_control, engines, run.replicas, fleet.route, asked)]
     collecting = gc.isenabled()
     # nothing here makes cycles, and the collector would look at a million rows again and again
     gc.disable()
     try:
-        if quick and fleet.prefill is None and applies(plan, cell, policy, fleet.replicas, shared):
+        apart = fleet.prefill is not None or fleet.flow_control is not None
+        if quick and not apart and applies(plan, cell, policy, fleet.replicas, shared):
             buffer = LookBuffer()
             if run_fast(
                 run, plan.cells[cell], policy, model, buffer.look if look is not None else None
@@ -97,7 +102,7 @@ def _run_step(
     only = units[0] if len(units) == 1 else None
     unit = units[0]
     turn, how = 0, run.route or run.replicas[0].scheduler.policy.route
-    refused = _share_refused(run)
+    refused = _share_refused(run, units)
     now_s = run.start_s
     timer_s = client.timer_s
     look_s = now_s if look is not None else NEVER
@@ -150,9 +155,11 @@ def _run_step(
     run.over_s = max(run.over_s, over_s)
 
 
-def _share_refused(run: CellRun) -> list[Refusal]:
-    """Return the list in which all schedulers note whom they turn away."""
+def _share_refused(run: CellRun, units: list[Unit]) -> list[Refusal]:
+    """Return the list in which all schedulers, and a gateway, note whom they turn away."""
     refused: list[Refusal] = []
+    if isinstance(units[0], Gateway):
+        units[0].refused = refused
     for replica in run.replicas:
         replica.scheduler.refused = refused
     return refused

@@ -16,6 +16,7 @@ from loadstone.engines.handover import Link, handover_of, link_of
 from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
+from loadstone.predict.simulator.flow_control import FlowControl
 from loadstone.predict.sizing.memory import max_context
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.boards import architecture_of
@@ -43,6 +44,7 @@ class Fleet:
              slowest of them needs
     workers  among which the replicas are dealt out
     route    of the router before them; None: as the engine's own
+    flow_control  of a gateway before them; None: there is none
     prefill  where prompts are computed by workers of their own: these, the others decode
     """
 
@@ -53,6 +55,7 @@ class Fleet:
     workers: int = 1
     prefill: PrefillPool | None = None
     route: Route | None = None
+    flow_control: FlowControl | None = None
 
     @property
     def pools(self) -> list[Fleet]:
@@ -175,6 +178,11 @@ def _join(
     """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and
     when, is the handover's, not the decode scheduler's own."""
     prefilling, decoding = deployment.pools
+    if prefill.policy.turns_away or decode.policy.turns_away:
+        raise InputError(
+            f"{deployment.name}: limits of queues are not simulated where prefill and decode are"
+            " apart; leave them out"
+        )
     policy = msgspec.structs.replace(
         decode.policy,
         keep_free=0.0,

@@ -34,6 +34,7 @@ from loadstone.predict.simulator.engine import (
     choose_replica,
 )
 from loadstone.predict.simulator.fleet import Fleet, sharing
+from loadstone.predict.simulator.gateway import Gateway
 from loadstone.predict.simulator.pipeline import Unit as _Engine
 from loadstone.predict.simulator.pipeline import engines_of, first_of, next_s_of
 from loadstone.predict.simulator.pipeline import route as choose_engine
@@ -478,11 +479,11 @@ def _group_ranks(unit: _Engine, tokens: int, size: int) -> list[_PrefillRank]:
     return [_PrefillRank(unit, None, tokens * size)]
 
 
-Unit = _Engine | Pools
+Unit = _Engine | Pools | Gateway
 
 
 def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
-    """Choose who takes the `turn`-th request; pools have a router of their own."""
-    if isinstance(units[0], Pools):
+    """Choose who takes the `turn`-th request; pools and gateways have routers of their own."""
+    if isinstance(units[0], Pools | Gateway):
         return units[0]
     return choose_engine(cast(list[_Engine], units), turn, how, sequence)
