@@ -100,6 +100,20 @@ def probability_of(
     task_s: Latency | None = None,
     classes: Mapping[str, Part] = NO_CLASSES,
 ) -> float | None:
+    """Compute the probability that all bounds are met at once, over all draws of
+    joint_probabilities(); None where it is not known."""
+    by_draw = joint_probabilities(bounds, load, metrics, factors_of, task_s, classes)
+    return None if by_draw is None else float(np.mean(by_draw))
+
+
+def joint_probabilities(
+    bounds: Sequence[SloBound],
+    load: Load,
+    metrics: Metrics,
+    factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
+    task_s: Latency | None = None,
+    classes: Mapping[str, Part] = NO_CLASSES,
+) -> Floats | None:
     """Compute the probability that all bounds are met at once, in one draw of a prediction's errors
     after another; None where it is not known.
 
@@ -121,7 +135,7 @@ def probability_of(
         measure = f"{traffic_class}:{base}"
         least[measure] = np.minimum(met, least[measure]) if measure in least else met
         most = min(most, odds.most)
-    return float(np.mean(np.minimum(most, math.prod(least.values())))) if least else None
+    return np.minimum(most, math.prod(least.values())) if least else None
 
 
 def _find_values(

@@ -24,19 +24,22 @@ def recommend(
     most.
     """
     from loadstone.commands.progress import working
-    from loadstone.recommend.recommend import recommend as choose
+    from loadstone.recommend.recommend import advise
+    from loadstone.recommend.tell.mixed import MixRecommendation, render_mix
 
     with working("ranking deployments, then simulating the best of them"):
-        document = choose(options)
+        document = advise(options)
     if page is not None:
-        from loadstone.recommend.tell.page import write_page
+        from loadstone.recommend.tell.page import write_mix_page, write_page
 
-        write_page(document, page, ["loadstone", *sys.argv[1:]])
+        write = write_mix_page if isinstance(document, MixRecommendation) else write_page
+        write(document, page, ["loadstone", *sys.argv[1:]])
     if json:
         print_json(document)
     else:
         from loadstone.recommend.tell.text import render
 
-        print_text(*render(document, explain))
+        is_mix = isinstance(document, MixRecommendation)
+        print_text(*(render_mix if is_mix else render)(document, explain))
         if page is not None:
             print(f"wrote {page}")

@@ -224,6 +224,7 @@ class EngineRules:
     spreads_experts    with attention-DP it deals whole experts over all ranks, whatever `ep` says
     step_argument      its argument for the most tokens of a step; empty: it has none
     seqs_argument      its argument for the most requests at once
+    priority_argument  its argument, and the value, with which it serves by priority
     static_argument    its argument for the share of memory that weights and cache get, if it lowers
                        that for chunks
     handover           how its prefill workers hand caches to its decode workers; None: they cannot
@@ -248,6 +249,7 @@ class EngineRules:
     spreads_experts: ClassVar[bool] = False
     step_argument: ClassVar[str] = ""
     seqs_argument: ClassVar[str] = ""
+    priority_argument: ClassVar[tuple[str, str] | None] = None
     static_argument: ClassVar[str] = ""
     handover: ClassVar[Handover | None] = None
     router_in_image: ClassVar[bool] = True

@@ -129,6 +129,7 @@ class Vllm(EngineRules):
     marlin = True
     all_pairs = True
     step_argument, seqs_argument = "max_num_batched_tokens", "max_num_seqs"
+    priority_argument = ("scheduling_policy", "priority")
     fp8_widening = 295.0
     places_per_batch = False
     spreads_experts = True

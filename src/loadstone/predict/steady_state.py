@@ -52,6 +52,7 @@ class SteadyState(NamedTuple):
     busy      share of the time that is taken by prompts' service; at 1 the queue has no end
     queue_s   θ of the queue's tail
     varies    relative standard deviation of TPOT between requests
+    prompt_token_s  by which a longer prompt's way is longer, for each token that is computed
     """
 
     decoding: float
@@ -62,6 +63,7 @@ class SteadyState(NamedTuple):
     busy: float
     queue_s: float
     varies: float = 0.0
+    prompt_token_s: float = 0.0
 
     def latency_s(self, metric: str, quantile: float, output_tokens: float) -> float:
         """Return a quantile of `ttft`, `tpot`, `itl` or `e2e`."""
@@ -165,4 +167,5 @@ def steady_state(
     queue_s = service_s / (2 * (1 - busy)) if busy < 1 else math.inf
     waited_s = busy * queue_s if busy < 1 else math.inf
     users = decoding + rate * (base_s + waited_s)
-    return SteadyState(decoding, users, rate, tpot_s, base_s, busy, queue_s)
+    token_s = model.request_token_s + (with_prompt_s if pieces > 1 else more_s) / piece
+    return SteadyState(decoding, users, rate, tpot_s, base_s, busy, queue_s, prompt_token_s=token_s)

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadstone.recommend.tell.document import Recommendation
+    from loadstone.recommend.tell.mixed import MixRecommendation
 
 
 class _Wing(ModuleType):
-    def __call__(self, model: str, **options: Any) -> Recommendation:
+    def __call__(self, model: str, **options: Any) -> Recommendation | MixRecommendation:
         """See loadstone.recommend()."""
         from loadstone.recommend import recommend as planner
         from loadstone.recommend.demand.options import RecommendOptions
         from loadstone.workload.options import options_of
 
-        return planner.recommend(options_of({"model": model, **options}, RecommendOptions))
+        return planner.advise(options_of({"model": model, **options}, RecommendOptions))
 
 
 sys.modules[__name__].__class__ = _Wing

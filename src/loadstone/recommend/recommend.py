@@ -5,14 +5,18 @@ import sys
 import time
 
 from loadstone.core.errors import InputError
+from loadstone.recommend.demand.classes import classes_of
 from loadstone.recommend.demand.effort import FULL, Effort
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.planning import plan_for
 from loadstone.recommend.judge.judgement import judge_finalists
+from loadstone.recommend.judge.partitions import FleetFinder, divide_classes
 from loadstone.recommend.search.finalists import rank_candidates, simulate_finalists
 from loadstone.recommend.tell.document import Recommendation
+from loadstone.recommend.tell.mixed import MixRecommendation, write_mix
 from loadstone.recommend.tell.plans import write_recommendation
 from loadstone.recommend.tell.refusal import explain_refusal
+from loadstone.workload.options import check_limits
 
 _WIDTH = 110
 
@@ -23,6 +27,27 @@ def show_progress(line: str = "") -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{line[:_WIDTH]:<{_WIDTH}}" + ("" if line else "\r"))
         sys.stderr.flush()
+
+
+def advise(options: RecommendOptions) -> Recommendation | MixRecommendation:
+    """Choose what to deploy, of classes of traffic which fleets. Raises InputError as recommend()
+    does."""
+    workload = options.workload
+    if workload.mix is None and not workload.classes:
+        return recommend(options)
+    return recommend_mix(options)
+
+
+def recommend_mix(options: RecommendOptions, effort: Effort | None = None) -> MixRecommendation:
+    """Choose the fleets for the classes of a mix. Raises InputError: as recommend() does, and
+    classes that cannot be planned for."""
+    begun_s = time.monotonic()
+    check_limits(options)
+    classes = classes_of(options)
+    found = divide_classes(FleetFinder(classes, show_progress, explain_refusal, effort))
+    document = write_mix(classes, found, time.monotonic() - begun_s)
+    show_progress()
+    return document
 
 
 def recommend(options: RecommendOptions, effort: Effort = FULL) -> Recommendation:

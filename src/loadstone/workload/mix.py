@@ -242,6 +242,12 @@ def _read_bounds(text: Any, name: str) -> dict[str, float]:
     return bounds
 
 
+def show_bounds(request: ClassRequest) -> str:
+    """Write the bounds of a class as --slo has them: `ttft_p99<1s,tpot_p99<30ms`."""
+    limits = request.traffic.slo.items()
+    return ",".join(f"{name}<{limit_s * 1e3:.10g}ms" for name, limit_s in limits)
+
+
 # --- their requests -------------------------------------------------------------------------------
 
 

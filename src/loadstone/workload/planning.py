@@ -61,10 +61,11 @@ class Planner:
     Raises InputError, one line that names the flag, or the file and line.
     """
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunOptions, classes: Sequence[ClassRequest] = ()) -> None:
+        """`classes`: of a mix, beside those that the options name."""
         check_limits(options)
         options = until_precise(options) if isinstance(options, Options) else options
-        requests = read_classes(options.workload.mix, options.workload.classes)
+        requests = [*read_classes(options.workload.mix, options.workload.classes), *classes]
         self.options = options = _load_of_mix(options, requests) if requests else options
         self._plan: Plan | None = None
         self._grading = options.grading
@@ -82,10 +83,10 @@ class Planner:
         if options.workload.dataset is not None and options.workload.output is not None:
             self._output = _parse_output(options.workload)
         if requests:
-            self._workload: Workload = Mix([_read_part(request) for request in requests])
+            self.workload: Workload = Mix([_read_part(request) for request in requests])
         else:
-            self._workload = _read_workload(options.workload, self._sessions)
-        self._checks = _read_checks(self._grading, options.workload.seed, self._workload)
+            self.workload = _read_workload(options.workload, self._sessions)
+        self._checks = _read_checks(self._grading, options.workload.seed, self.workload)
 
     @property
     def chooses_length(self) -> bool:
@@ -127,10 +128,10 @@ class Planner:
             given.skip_bad,
             load.requests[0] if load.requests and not named else None,
         )
-        workload = self._workload.fit(limits)
+        workload = self.workload.fit(limits)
         single = self._sessions is None and given.agents is None
-        if isinstance(self._workload, Mix):
-            single = all(part.sessions is None for part in self._workload.parts)
+        if isinstance(self.workload, Mix):
+            single = all(part.sessions is None for part in self.workload.parts)
         loads, requests = _loads(options, workload, "requests" if single else "sessions")
         if e2e_s and self.chooses_length:
             requests = [

@@ -375,17 +375,22 @@ def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
 
 
 def bound_factors(
-    part: Plan, run: CellRun, fleet: Fleet, slo: Collection[str], error: PredictionError
+    part: Plan,
+    run: CellRun,
+    fleet: Fleet,
+    slo: Collection[str],
+    error: PredictionError,
+    factors: Floats | None = None,
 ) -> dict[str, list[float]]:
     """Return what the figure of each bound is multiplied by, in one draw of the error after
-    another.
+    another. `factors`: these draws of TTFT and TPOT; None: the error's own.
 
     `part`: the load, a plan of one cell; `run`: its simulation; `slo`: the bounds, where seconds
     go with them only as slow engines are simulated as decide whether they hold.
     """
     load = part.cells[0]
     best = bounded_figures(run, part, slo)
-    factors = error.draw_factors()
+    factors = error.draw_factors() if factors is None else factors
     slower = np.log(factors[:, 1])
     spread = math.sqrt(max(0.0, float(error.covariance[1, 1])))
     paces, logs = [0.0], {name: [0.0] for name in best}

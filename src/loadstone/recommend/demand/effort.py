@@ -30,3 +30,7 @@ class Effort(NamedTuple):
 
 
 FULL = Effort()
+OF_A_SET = Effort(cheapest=4, of_groups=4, of_pools=0, curve_requests=(600, 3_000))
+"""Of a fleet for some classes of a mix, of which there are many."""
+OF_PRIORITIES = OF_A_SET._replace(cheapest=3, of_groups=2)
+"""Of the same with priorities."""

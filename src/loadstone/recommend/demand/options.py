@@ -51,6 +51,8 @@ _WORKLOAD = {
     "agents": "sessions of agents, those of this file; loads count them",
     "turns": "conversations of so many turns: 4; loads count them",
     "think_time": "with --turns: pause between them: 2s, exponential:2s",
+    "mix": "file of classes of traffic, each with its bounds: one fleet for all, or several",
+    "classes": "{}",
 }
 """Options of a workload that a traffic has, with their help."""
 
@@ -76,11 +78,10 @@ class TrafficLoad(Flags):
         "or: requests or sessions at all times",
         limits=Limits("must be 1 to 1,000,000,000", 1, maximum=1e9),
     )
-    slo: str = flag(
+    slo: str | None = flag(
         LOAD,
         "bounds to hold: ttft_p99<1s,tpot_p99<40ms (ttft, tpot, e2e, task; p50 to p99)",
-        dataclasses.MISSING,
-        text,
+        read=text,
     )
     growth: float = flag(LOAD, "multiply the traffic by this", 1.0, limits=_TRAFFIC)
     every_s: float = flag(
@@ -100,7 +101,7 @@ class SearchOptions(Flags):
     """The deployments to choose among."""
 
     gpus: tuple[str, ...] = flag(
-        SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", dataclasses.MISSING, words
+        SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", (), words
     )
     gpus_max: int = flag(
         SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, maximum=65_536)

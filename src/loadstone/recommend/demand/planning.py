@@ -15,6 +15,7 @@ from loadstone.engines import rules_of
 from loadstone.recommend.demand.effort import FULL, Effort
 from loadstone.recommend.demand.options import ChoiceOptions, RecommendOptions, SearchOptions
 from loadstone.recommend.demand.traffic import Traffic, traffic_of
+from loadstone.workload.mix import ClassRequest
 from loadstone.workload.options import check_limits
 
 
@@ -24,13 +25,21 @@ def _ignore(line: str) -> None:
 
 @dataclass(frozen=True)
 class Planning:
-    """Holds what is asked. `show`: is given lines that say what is being done."""
+    """Holds what is asked. `show`: is given lines that say what is being done.
+
+    classes      of a mix that one fleet serves; of one class the options say all
+    is_mixed     fleets for several classes are judged together
+    by_priority  engines serve them by their priority
+    """
 
     options: RecommendOptions
     traffic: Traffic
     prices: Prices
     show: Callable[[str], None]
     effort: Effort
+    classes: tuple[ClassRequest, ...] = ()
+    is_mixed: bool = False
+    by_priority: bool = False
 
     @property
     def search(self) -> SearchOptions:
@@ -54,18 +63,23 @@ class Planning:
 
     def redraw(self) -> Planning:
         """Return the same with other requests, those of --seed."""
-        return replace(self, traffic=_draw_traffic(self.options, self.options.seed))
+        traffic = _draw_traffic(self.options, self.options.seed, self.classes)
+        return replace(self, traffic=replace(traffic, by_priority=self.by_priority))
 
 
 def plan_for(
     options: RecommendOptions,
     show: Callable[[str], None] = _ignore,
     effort: Effort = FULL,
+    classes: tuple[ClassRequest, ...] = (),
 ) -> Planning:
-    """Draw the traffic, and read the prices. Raises InputError: a number beyond its limits, names
-    that mean nothing, GPUs without a price, no load or two, no bound that can be held."""
+    """Draw the traffic, of a mix that of all its `classes`, and read the prices. Raises InputError:
+    a number beyond its limits, names that mean nothing, GPUs without a price, no load or two, no
+    bound that can be held."""
     check_limits(options)
-    traffic = _draw_traffic(options)
+    traffic = _draw_traffic(options, 0, classes)
+    if not options.search.gpus:
+        raise InputError("--gpus: name the kinds of GPU to choose among, e.g. --gpus h200,b200")
     prices = parse_prices(options.choice.price) if options.choice.price else Prices()
     gpus = gpu_names(options) if prices else []
     for name, gpu in zip(options.search.gpus, gpus, strict=False):
@@ -73,7 +87,7 @@ def plan_for(
             raise InputError(
                 f"--price: none is given for {name}; add {name}=DOLLARS, or leave it out of --gpus"
             )
-    return Planning(options, traffic, prices, show, effort)
+    return Planning(options, traffic, prices, show, effort, classes)
 
 
 def gpu_names(options: RecommendOptions) -> list[str]:
@@ -96,8 +110,10 @@ def named_workers(options: RecommendOptions) -> Iterator[Worker]:
                 raise
 
 
-def _draw_traffic(options: RecommendOptions, seed: int = 0) -> Traffic:
+def _draw_traffic(
+    options: RecommendOptions, seed: int, classes: tuple[ClassRequest, ...]
+) -> Traffic:
     """Draw the traffic; sessions of a file end where the model's context does, if that is known."""
     workers = named_workers(options) if options.workload.agents is not None else ()
     limits = (rules_of(worker).context_limit for worker in workers)
-    return traffic_of(options, seed, max_tokens=next(limits, None))
+    return traffic_of(options, seed, next(limits, None), classes)

@@ -14,6 +14,7 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import SteadyState
 from loadstone.recommend.demand.effort import Effort
+from loadstone.workload.mix import Mix
 from loadstone.workload.options import LoadOptions
 from loadstone.workload.planning import Planner
 
@@ -69,13 +70,14 @@ class SessionTraffic:
         wanted = max(effort.sessions, alive, round(effort.calls / self.calls))
         sessions = max(_MIN_BESIDE, min(room, wanted)) + beside
         planner = copy.copy(self.planner)
+        mixed = isinstance(planner.workload, Mix)  # whose requests are counted where they begin
         planner.options = dataclasses.replace(
             planner.options,
             load=LoadOptions(
                 rate=(load,) if is_open else (),
                 concurrency=() if is_open else (alive,),
                 warmup=alive,
-                requests=(math.ceil((sessions + 1) * self.calls),),
+                requests=(math.ceil((sessions + 1) * (1 if mixed else self.calls)),),
             ),
         )
         plan = planner.plan(self.max_tokens)

@@ -1,6 +1,7 @@
 """The traffic that a plan must carry, at any multiple of it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -8,7 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from loadstone.core.bounds import parse_slo
+from loadstone.core.bounds import Bound, parse_slo, split_bound
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
@@ -35,6 +36,7 @@ from loadstone.recommend.demand.sessions import (
     find_lines,
 )
 from loadstone.workload.draw import stagger
+from loadstone.workload.mix import ClassRequest
 from loadstone.workload.options import LoadOptions, RunOptions
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import promised_tokens
@@ -56,6 +58,7 @@ class QuantileBound(msgspec.Struct, frozen=True):
     metric: str
     quantile: float
     bound_s: float
+    traffic_class: str = ""
 
 
 class TrafficLevel(NamedTuple):
@@ -63,6 +66,15 @@ class TrafficLevel(NamedTuple):
 
     times: float
     lengths: Lengths
+
+
+class ClassDemand(NamedTuple):
+    """What a class of traffic asks for: its mean lengths, its priority, and its share of all tokens
+    of prompts that are computed."""
+
+    lengths: Lengths
+    priority: int
+    share: float
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,8 @@ class Traffic:
             a second or are alive
     levels  of a trace those of its windows that ask for most, whatever a token of a prompt costs
             beside one of an answer; else the mean alone
+    classes  of a mix, by name; `varies`: the squared coefficient of variation of what is computed
+            of their prompts; `by_priority`: engines serve them by priority
     """
 
     plan: Plan
@@ -85,6 +99,9 @@ class Traffic:
     cached_tokens: float = 0.0
     levels: tuple[TrafficLevel, ...] = ()
     sessions: SessionTraffic | None = None
+    classes: dict[str, ClassDemand] = field(default_factory=dict)
+    varies: float = 0.0
+    by_priority: bool = False
     windows: dict[tuple[float, int], list[Ints64]] = field(default_factory=dict, compare=False)
 
     @property
@@ -143,11 +160,35 @@ class Traffic:
             cached_share=float(cached / prompts),
         )
 
-    def latency_s(self, level: SteadyState, metric: str, quantile: float) -> float:
-        """Compute by closed form a quantile of a latency."""
+    def latency_s(
+        self, level: SteadyState, metric: str, quantile: float, traffic_class: str = ""
+    ) -> float:
+        """Compute by closed form a quantile of a latency, of all requests or of a class."""
         if metric == TASK and self.sessions is not None:
             return float(np.quantile(self.sessions.tasks_s(level), quantile))
-        return level.latency_s(metric, quantile, self.output_tokens)
+        if not traffic_class:
+            return level.latency_s(metric, quantile, self.output_tokens)
+        of_class = self.classes[traffic_class]
+        seen = self._seen_by(of_class, level)
+        return seen.latency_s(metric, quantile, of_class.lengths.answer)
+
+    def _seen_by(self, of_class: ClassDemand, level: SteadyState) -> SteadyState:
+        """Return the level as a class sees it: with the way of its own prompts, and behind a queue
+        of prompts that differ (Pollaczek and Khinchine); by priority, behind those that are no
+        lower alone (Cobham 1954, without preemption)."""
+        lengths, mean = of_class.lengths, self.lengths
+        longer = (lengths.prompt - lengths.cached) - (mean.prompt - mean.cached)
+        sooner, no_later = 0.0, level.busy
+        if self.by_priority:
+            shares = [(rival.priority, rival.share) for rival in self.classes.values()]
+            own = of_class.priority
+            sooner = level.busy * sum(share for priority, share in shares if priority > own)
+            no_later = level.busy * sum(share for priority, share in shares if priority >= own)
+        alone_s = level.queue_s * (1 - level.busy) * (1 + self.varies)
+        return level._replace(
+            base_s=max(level.tpot_s, level.base_s + level.prompt_token_s * longer),
+            queue_s=alone_s / ((1 - sooner) * (1 - no_later)) if level.busy < 1 else math.inf,
+        )
 
     def part(self, load: float, requests: int) -> Plan:
         """Return the traffic's first requests at so many per second, or so many under way."""
@@ -195,19 +236,32 @@ class Traffic:
 
 
 def traffic_of(
-    options: RecommendOptions, seed: int = _CHOICE_SEED, max_tokens: int | None = None
+    options: RecommendOptions,
+    seed: int = _CHOICE_SEED,
+    max_tokens: int | None = None,
+    classes: Sequence[ClassRequest] = (),
 ) -> Traffic:
     """Draw the traffic, without a seed as it is for every choice; sessions end before a call of
-    more than `max_tokens`. Raises InputError: no load or two, no bound that can be held."""
+    more than `max_tokens`. `classes`: it is a mix of these, by their shares of the rate. Raises
+    InputError: no load or two, no bound that can be held."""
     _check_load(options)
     workload = options.workload
-    bounds = tuple(_bound(name, limit_s) for name, limit_s in parse_slo(options.load.slo))
-    has_sessions = workload.agents is not None or workload.turns is not None
+    asked = [*parse_slo(options.load.slo)] if options.load.slo is not None else []
+    for request in classes:
+        asked += [
+            Bound(f"{request.name}:{name}", limit_s)
+            for name, limit_s in request.traffic.slo.items()
+        ]
+    if not asked:
+        raise InputError("--slo: say which bounds are to hold, e.g. --slo ttft_p99<1s")
+    bounds = tuple(_bound(name, limit_s) for name, limit_s in asked)
+    turns = [workload.turns, *(request.workload.get("turns") for request in classes)]
+    has_sessions = workload.agents is not None or any(each is not None for each in turns)
     if not has_sessions and any(bound.metric == TASK for bound in bounds):
         raise InputError(
             "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"
         )
-    planner = Planner(_choose_run(options, seed))
+    planner = Planner(_choose_run(options, seed), classes)
     plan = planner.plan(max_tokens)
     if not len(plan):
         raise InputError(f"{workload.trace}: has no request")
@@ -238,7 +292,34 @@ def traffic_of(
         sessions=(
             SessionTraffic(planner, max_tokens, calls, find_lines(plan)) if has_sessions else None
         ),
+        classes=demand_by_class(plan),
+        varies=_vary_prompts(plan) if classes else 0.0,
     )
+
+
+def demand_by_class(plan: Plan) -> dict[str, ClassDemand]:
+    """Return what each class of a plan asks for, by its name."""
+    if plan.traffic_class is None:
+        return {}
+    prompts, cached = whole_prompts(plan, 0), _count_cached(plan)
+    computed = prompts - cached
+    found = {}
+    for number, of_class in enumerate(plan.classes):
+        rows = plan.traffic_class == number
+        lengths = Lengths(
+            float(prompts[rows].mean()),
+            float(max(2.0, plan.output_tokens[rows].mean())),
+            float(cached[rows].mean()),
+        )
+        share = float(computed[rows].sum() / computed.sum())
+        found[of_class.name] = ClassDemand(lengths, of_class.priority or 0, share)
+    return found
+
+
+def _vary_prompts(plan: Plan) -> float:
+    """Return the squared coefficient of variation of what is computed of prompts."""
+    computed = whole_prompts(plan, 0) - _count_cached(plan)
+    return float(computed.var() / computed.mean() ** 2)
 
 
 def _choose_run(options: RecommendOptions, seed: int) -> RunOptions:
@@ -330,6 +411,6 @@ def _cut_levels(plan: Plan) -> tuple[TrafficLevel, ...]:
 
 
 def _bound(name: str, limit_s: float) -> QuantileBound:
-    metric, _, percentile = name.partition("_")
+    traffic_class, metric, percentile = split_bound(name)
     quantile = PERCENTILES[percentile] if percentile else _ALL_REQUESTS
-    return QuantileBound(name, metric, quantile, limit_s)
+    return QuantileBound(name, metric, quantile, limit_s, traffic_class)

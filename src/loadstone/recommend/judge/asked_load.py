@@ -5,22 +5,31 @@ The probability is that of `simulate --slo`: the same draws of the model's error
 """
 
 import math
+from collections.abc import Mapping
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from loadstone.analyse.metrics import latencies_of
-from loadstone.analyse.slo import bounds_of, probability_of
-from loadstone.core.bounds import Bound
+from loadstone.analyse.metrics import latencies_of, measure_part
+from loadstone.analyse.slo import bounds_of, joint_probabilities, probability_of
+from loadstone.core.bounds import Bound, split_bound
 from loadstone.core.plan import Plan
 from loadstone.core.statistics import distribution
-from loadstone.core.summary import Latency, Requests
+from loadstone.core.summary import Latency, Part, Requests
+from loadstone.core.vectors import Floats
 from loadstone.engines.rules import Route
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.latencies import answered_rows, simulated_pace, task_times
+from loadstone.predict.simulator.latencies import (
+    answered_classes,
+    answered_rows,
+    simulated_pace,
+    task_times,
+)
 from loadstone.predict.simulator.parts import hasten
+from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.simulator.uncertainty import (
     PredictionError,
     bound_factors,
@@ -31,6 +40,7 @@ from loadstone.predict.simulator.uncertainty import (
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.demand.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.judge.choices import PlanChoice
+from loadstone.recommend.judge.errors import UncertainFinalist
 from loadstone.recommend.search.curve import (
     fleet_beside,
     list_routes,
@@ -43,6 +53,15 @@ TTFT, TPOT = 0, 1
 """Places of both in the vectors of errors."""
 
 
+class ClassLatencies(NamedTuple):
+    """Median and 99th percentile of a class's TTFT and TPOT, in seconds, and how likely each of its
+    bounds holds."""
+
+    ttft_s: tuple[float, float]
+    tpot_s: tuple[float, float]
+    bounds: dict[str, float]
+
+
 class AskedLoad(NamedTuple):
     """Holds what a plan does under the load that was asked for. Latencies in seconds, throughputs
     of a replica.
@@ -50,6 +69,7 @@ class AskedLoad(NamedTuple):
     p_slo     the probability that all bounds hold; `met`: by the best prediction
     weakest   the bound that breaks most often in draws of the errors, and in which share of them
     cause     what the uncertainty of its time mostly is, and its share of the variance
+    by_draw   the probability in each draw of the errors of all finalists together
     requests  that were simulated; `whole`: none of the traffic is left out but other replicas'
               share; `side_by_side`: how many of these there were, behind a router of this `route`
     """
@@ -68,11 +88,13 @@ class AskedLoad(NamedTuple):
     sessions: SessionFigures = NO_SESSIONS
     side_by_side: int = 1
     route: Route = "least-busy"
+    by_draw: Floats = np.zeros(0)
+    by_class: Mapping[str, ClassLatencies] = MappingProxyType({})
 
 
 def quantity_of(bound: str) -> int:
     """Return whose error a bound's figure has: TTFT's or TPOT's."""
-    return TTFT if bound.startswith("ttft") else TPOT
+    return TTFT if split_bound(bound).base == "ttft" else TPOT
 
 
 def simulate_asked(choice: PlanChoice, planning: Planning) -> AskedLoad:
@@ -88,8 +110,7 @@ def simulate_asked(choice: PlanChoice, planning: Planning) -> AskedLoad:
             requests = (_ALL, _ALL)
     parts = parts_to_simulate(finalist.candidate, planning, load, size, requests)
     fleet = _choose_fleet(choice, parts[0], size, planning)
-    error = finalist.error if finalist.learned else None
-    judged = [_judge_part(fleet, part, planning, size, error) for part in parts]
+    judged = [_judge_part(fleet, part, planning, size, finalist) for part in parts]
     worst = min(judged, key=lambda asked: (asked.met, asked.p_slo))
     return worst._replace(
         whole=whole,
@@ -149,26 +170,32 @@ def _choose_fleet(choice: PlanChoice, part: Plan, size: int, planning: Planning)
 
 
 def _judge_part(
-    fleet: Fleet, part: Plan, planning: Planning, size: int, learned: PredictionError | None
+    fleet: Fleet, part: Plan, planning: Planning, size: int, finalist: UncertainFinalist
 ) -> AskedLoad:
-    """Simulate a part of the traffic on `size` replicas, and judge its bounds. `learned`: the
-    error, where that is not the profile's."""
+    """Simulate a part of the traffic on `size` replicas, and judge its bounds."""
     traffic = planning.traffic
     run, load = run_steady(part, fleet), part.cells[0]
-    if learned is None:
+    if finalist.learned:
+        error = finalist.error
+        causes = {"what the measurement leaves open": error.covariance}
+    else:
         causes = split_error(run, fleet, acceptance_known=planning.acceptance_known)
         error = sum_causes(causes)
-    else:
-        causes = {"what the measurement leaves open": learned.covariance}
-        error = learned
     bounds = [Bound(bound.name, bound.bound_s) for bound in traffic.bounds]
     limits = {bound.name: bound.bound_s for bound in traffic.bounds}
-    factors = bound_factors(part, run, fleet, limits, error)
+    own = error.draw_factors()
+    drawn = np.vstack([own, _draw_together(finalist, error)]) if planning.is_mixed else own
+    found = bound_factors(part, run, fleet, limits, error, drawn)
+    factors = {name: values[: len(own)] for name, values in found.items()}
+    together = {name: values[len(own) :] for name, values in found.items()}
     rows = answered_rows(run)
-    metrics = latencies_of(rows, load)
+    metrics, classes = latencies_of(rows, load), _divide_by_class(run, part)
     task_s = None if traffic.sessions is None else Latency.of(distribution(task_times(run)[0]))
     requests = Requests(sent=len(rows), ok=len(rows))
-    judged = bounds_of(bounds, load, requests, metrics, factors.get, task_s)
+    judged = bounds_of(bounds, load, requests, metrics, factors.get, task_s, classes)
+    by_draw = None
+    if planning.is_mixed:
+        by_draw = joint_probabilities(judged, load, metrics, together.get, task_s, classes)
     keeps_up = not load.is_open or simulated_pace(run, load).keeps_up is not False
     missed = {bound.metric: 1 - (bound.p_met or 0.0) for bound in judged}
     weakest = max(missed, key=lambda name: missed[name])
@@ -178,14 +205,15 @@ def _judge_part(
     first_s = float(np.fmin(rows["intended"], rows["sent"]).min())
     span_s = float(rows["end"].max()) - first_s
     ttft_s = metrics.ttft_s if load.is_closed else metrics.ttft_intended_s
-    factor = np.exp(error.mean)
+    first, pace = np.exp(error.mean).tolist()
     sessions = traffic.session_figures(run, load.value / size)
     tokens_per_s = sessions.requests_per_s * traffic.output_tokens
     return AskedLoad(
-        p_slo=(probability_of(judged, load, metrics, factors.get, task_s) or 0.0) * keeps_up,
+        p_slo=(probability_of(judged, load, metrics, factors.get, task_s, classes) or 0.0)
+        * keeps_up,
         met=keeps_up and all(bound.met for bound in judged),
-        ttft_s=_scale_latency(ttft_s, float(factor[TTFT])),
-        tpot_s=_scale_latency(metrics.tpot_s, float(factor[TPOT])),
+        ttft_s=_scale_latency(ttft_s, first),
+        tpot_s=_scale_latency(metrics.tpot_s, pace),
         requests_per_s=sessions.requests_per_s or len(rows) / span_s / size,
         output_tokens_per_s=tokens_per_s or float(rows["tokens"].sum()) / span_s / size,
         weakest=(weakest, missed[weakest]),
@@ -197,7 +225,41 @@ def _judge_part(
         requests=len(part),
         whole=True,
         sessions=sessions,
+        by_draw=np.zeros(1) if by_draw is None else by_draw * keeps_up,
+        by_class={
+            name: ClassLatencies(
+                _scale_latency(part.ttft_s if load.is_closed else part.ttft_intended_s, first),
+                _scale_latency(part.tpot_s, pace),
+                {
+                    bound.metric: (bound.p_met or 0.0) * keeps_up
+                    for bound in judged
+                    if split_bound(bound.metric).traffic_class == name
+                },
+            )
+            for name, part in classes.items()
+        },
     )
+
+
+def _draw_together(finalist: UncertainFinalist, error: PredictionError) -> Floats:
+    """Return the finalist's draws, which are of all finalists together, as wide as the error is
+    under the asked load."""
+    spreads = [np.sqrt(np.diag(each.covariance)) for each in (error, finalist.error)]
+    scale = spreads[0] / np.maximum(spreads[1], 1e-9)
+    apart = np.log(finalist.factors) - finalist.error.mean
+    return np.asarray(np.exp(error.mean + apart * scale))
+
+
+def _divide_by_class(run: CellRun, part: Plan) -> dict[str, Part]:
+    """Return the numbers of each class of traffic, by its name."""
+    if part.traffic_class is None:
+        return {}
+    rows, classes = answered_rows(run), answered_classes(run, part)
+    tokens = float(rows["tokens"].sum())
+    return {
+        of_class.name: measure_part(rows[classes == number], tokens, streams=True)
+        for number, of_class in enumerate(part.classes)
+    }
 
 
 def _scale_latency(latency: Latency | None, factor: float) -> tuple[float, float]:

@@ -158,6 +158,17 @@ class Confirmation:
             plan = fewer
         return plan
 
+    def enlarge(self, plan: ConfirmedPlan) -> ConfirmedPlan | None:
+        """Return the plan with more replicas, the next number of those that are looked at; None:
+        there is none."""
+        larger = (
+            choice
+            for choice in self._with_replicas(plan.choice)
+            if choice.replicas > plan.choice.replicas
+        )
+        choice = next(larger, None)
+        return None if choice is None else self._try(choice, plan.choice.route)
+
     def _check_first(self, plans: list[ConfirmedPlan]) -> list[ConfirmedPlan]:
         """Put first the first plan that also holds on the whole trace."""
         if not self.planning.traffic.has_times:
@@ -183,12 +194,13 @@ def confirm_plans(choices: Sequence[PlanChoice], planning: Planning) -> list[Con
     if not planning.options.seed:
         return plans
     redrawn = planning.redraw()
-    return [
-        plan._replace(
-            figures=simulate_asked(plan.choice, redrawn)._replace(p_slo=plan.figures.p_slo)
-        )
-        for plan in plans
-    ]
+    return [redraw_figures(plan, redrawn) for plan in plans]
+
+
+def redraw_figures(plan: ConfirmedPlan, redrawn: Planning) -> ConfirmedPlan:
+    """Return a plan with the latencies of other requests, as likely to hold as before."""
+    figures = simulate_asked(plan.choice, redrawn)
+    return plan._replace(figures=figures._replace(p_slo=plan.figures.p_slo))
 
 
 def join_confirmed(

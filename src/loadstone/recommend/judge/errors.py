@@ -44,7 +44,7 @@ from loadstone.recommend.search.curve import (
     Curve,
 )
 from loadstone.recommend.search.finalists import Finalists
-from loadstone.recommend.search.layouts import schedulers_in_step
+from loadstone.recommend.search.layouts import schedulers_in_step, shape_of
 
 COMMON: dict[Quantity, float] = {"ttft": 1 - (14.0 / 19.5) ** 2, "tpot": 1 - (4.8 / 8.6) ** 2}
 """The share of the variance that remains which all deployments of a model on an engine and GPU have
@@ -130,31 +130,51 @@ class UncertainFinalist:
 
 def draw_errors(finalists: Finalists, planning: Planning) -> list[UncertainFinalist]:
     """Return the finalists with draws of their errors, once all measurements are known."""
-    candidates = [finalist.candidate for finalist in finalists.simulated]
-    errors = unmeasured_errors(candidates, planning)
+    return draw_joint_errors([(finalists, planning)])[0]
+
+
+def draw_joint_errors(
+    searches: Sequence[tuple[Finalists, Planning]],
+) -> list[list[UncertainFinalist]]:
+    """Return the finalists of several searches, with draws of the errors of all of them together;
+    what was measured is the same in all."""
+    rows = [(simulated, planning) for found, planning in searches for simulated in found.simulated]
+    candidates = [simulated.candidate for simulated, _ in rows]
+    errors = unmeasured_errors(candidates, *(planning for _, planning in rows))
     names = [candidate.name for candidate in candidates]
-    for run in finalists.measured:
+    first, choice = searches[0]
+    for run in first.measured:
         if run.deployment in names and not run.wrong:
             errors = errors.learn(names.index(run.deployment), run.gaps)
-    factors = np.moveaxis(errors.draw(planning.effort.draws), 1, 0)
-    return [
-        UncertainFinalist(
-            candidate=candidate,
-            curve=curve,
-            error=errors.marginal(number),
-            factors=factors[number],
-            capacities=curve.capacities(planning.traffic, factors[number]),
-            learned=bool(finalists.measured),
-        )
-        for number, (candidate, curve) in enumerate(finalists.simulated)
-    ]
+    factors = iter(enumerate(np.moveaxis(errors.draw(choice.effort.draws), 1, 0)))
+    drawn: list[list[UncertainFinalist]] = []
+    for found, planning in searches:
+        drawn.append([])
+        for (candidate, curve), (number, of_finalist) in zip(
+            found.simulated, factors, strict=False
+        ):
+            drawn[-1].append(
+                UncertainFinalist(
+                    candidate=candidate,
+                    curve=curve,
+                    error=errors.marginal(number),
+                    factors=of_finalist,
+                    capacities=curve.capacities(planning.traffic, of_finalist),
+                    learned=bool(found.measured),
+                )
+            )
+    return drawn
 
 
-def unmeasured_errors(candidates: Sequence[Candidate], planning: Planning) -> JointErrors:
-    """Return the errors before anything was measured."""
-    traffic, count = planning.traffic, len(candidates)
+def unmeasured_errors(candidates: Sequence[Candidate], *plannings: Planning) -> JointErrors:
+    """Return the errors before anything was measured. `plannings`: of each, or of all."""
+    count = len(candidates)
+    plannings = plannings if len(plannings) == count else plannings * count
     covariance = np.zeros((2 * count, 2 * count))
-    slopes = [_predict_slopes(candidate, traffic) for candidate in candidates]
+    slopes = [
+        _predict_slopes(candidate, planning.traffic)
+        for candidate, planning in zip(candidates, plannings, strict=True)
+    ]
     profiles = [candidate.model.profile for candidate in candidates]
     spreads = [
         [remaining(profile).get(quantity, UNKNOWN) for quantity in QUANTITIES]
@@ -164,16 +184,30 @@ def unmeasured_errors(candidates: Sequence[Candidate], planning: Planning) -> Jo
         block = np.zeros((2, 2))
         if profiles[row].name == profiles[column].name:
             block += slopes[row] @ np.array(profiles[row].covariance) @ slopes[column].T
-        if candidates[row].group == candidates[column].group:
+        if _have_in_common(candidates[row], candidates[column]):
+            # A layout under another traffic is the same one.
+            same = row == column or (
+                plannings[row] is not plannings[column]
+                and shape_of(candidates[row].worker) == shape_of(candidates[column].worker)
+            )
             for number, quantity in enumerate(QUANTITIES):
-                share = 1.0 if row == column else COMMON[quantity]
+                share = 1.0 if same else COMMON[quantity]
                 block[number, number] += share * spreads[row][number] * spreads[column][number]
-        if row == column and not planning.acceptance_known:
+        if row == column and not plannings[row].acceptance_known:
             block[1, 1] += acceptance_spread(candidates[row].policy) ** 2
         covariance[2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = block
-    wider = [_widen_for(candidate, traffic) for candidate in candidates]
+    wider = [
+        _widen_for(candidate, planning.traffic)
+        for candidate, planning in zip(candidates, plannings, strict=True)
+    ]
     scale = np.repeat(wider, len(QUANTITIES))
     return JointErrors(np.zeros(2 * count), covariance * np.outer(scale, scale))
+
+
+def _have_in_common(candidate: Candidate, rival: Candidate) -> bool:
+    """Tell whether both are of one model, on one engine and GPU."""
+    one_model = candidate.worker.model.name == rival.worker.model.name
+    return one_model and candidate.group == rival.group
 
 
 def _widen_for(candidate: Candidate, traffic: Traffic) -> float:

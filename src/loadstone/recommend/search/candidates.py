@@ -213,7 +213,7 @@ def _refuse(candidate: Candidate, traffic: Traffic) -> Refused:
         return Refused(candidate.name, f"takes {show_gpus(needed)} to carry it", gpus_needed=needed)
 
     def latency_s(bound: QuantileBound) -> float:
-        return traffic.latency_s(candidate.level, bound.metric, bound.quantile)
+        return traffic.latency_s(candidate.level, bound.metric, bound.quantile, bound.traffic_class)
 
     worst = max(traffic.bounds, key=lambda bound: latency_s(bound) / bound.bound_s)
     missed_s = latency_s(worst)
@@ -356,6 +356,6 @@ def _slack(level: SteadyState, traffic: Traffic) -> float:
         return -math.inf
     slacks = []
     for bound in traffic.bounds:
-        value_s = traffic.latency_s(level, bound.metric, bound.quantile)
+        value_s = traffic.latency_s(level, bound.metric, bound.quantile, bound.traffic_class)
         slacks.append(math.log(bound.bound_s / value_s) if math.isfinite(value_s) else -math.inf)
     return min(slacks)

@@ -13,6 +13,7 @@ from loadstone.core.vectors import Floats
 from loadstone.engines.rules import Route
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import (
+    answered_classes,
     answered_rows,
     latencies_s,
     simulated_pace,
@@ -308,11 +309,17 @@ def _summarise(
     starts = rows["sent" if cell.is_closed else "intended"]
     first_s, last_s = float(starts.min()), float(starts.max())
     begin_s = first_s + (0.0 if traffic.has_times else _STARTS) * (last_s - first_s)
-    steady = rows[starts >= begin_s]
-    latencies = latencies_s(steady)
+    is_steady = starts >= begin_s
+    steady = rows[is_steady]
+    latencies = {"": latencies_s(steady)}
+    plan = run.requests.plan
+    classes = answered_classes(run, plan)[is_steady] if traffic.classes else is_steady
+    for number, name in enumerate(traffic.classes):
+        latencies[name] = latencies_s(steady[classes == number])
 
-    def quantile(metric: str, q: float) -> float:
-        values = task_times(run)[0] if metric == TASK else latencies[latency_field(metric, cell)]
+    def quantile(metric: str, q: float, traffic_class: str = "") -> float:
+        of_class = latencies[traffic_class]
+        values = task_times(run)[0] if metric == TASK else of_class[latency_field(metric, cell)]
         return float(np.quantile(values, q)) if len(values) else 0.0
 
     sessions = traffic.session_figures(run, load)
@@ -322,7 +329,10 @@ def _summarise(
     return SimulatedLoad(
         load=load,
         keeps_up=cell.is_closed or simulated_pace(run, cell).keeps_up is not False,
-        figures={bound.name: quantile(bound.metric, bound.quantile) for bound in traffic.bounds},
+        figures={
+            bound.name: quantile(bound.metric, bound.quantile, bound.traffic_class)
+            for bound in traffic.bounds
+        },
         tpot_p50_s=quantile("tpot", 0.5),
         requests_per_s=requests_per_s or len(steady) / window_s / replicas,
         output_tokens_per_s=tokens_per_s or float(steady["tokens"].sum()) / window_s / replicas,

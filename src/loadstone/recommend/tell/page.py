@@ -23,6 +23,18 @@ from loadstone.recommend.tell.document import (
     LatencySpan,
     Recommendation,
 )
+from loadstone.recommend.tell.mixed import (
+    MixRecommendation,
+    answer,
+    describe_fleets,
+    foot,
+    list_refused,
+    list_starts,
+    say_saving,
+    show_class,
+    table_classes,
+    table_partitions,
+)
 from loadstone.recommend.tell.text import (
     claim,
     describe_launch,
@@ -51,8 +63,7 @@ _MAX_CURVES = 6
 def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()) -> None:
     """Write the page. `command`: what was asked, to be asked again. Raises InputError where it
     cannot be written."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
+    _check_name(path)
     best, numbered = document.plans[0], list(enumerate(document.plans, 1))
     several = len(document.by_gpu) > 1
     names = [f"{number}. {_words(plan)}" for number, plan in numbered]
@@ -91,6 +102,54 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         path.write_text(
             frame_page(f"What to deploy for {document.model}", content), encoding="utf-8"
         )
+
+
+def write_mix_page(document: MixRecommendation, path: Path, command: Sequence[str] = ()) -> None:
+    """Write the page of fleets for classes of traffic, as write_page() does."""
+    _check_name(path)
+    best = document.partitions[0]
+    cards = []
+    for number, fleet in enumerate(best.fleets, 1):
+        title = f"Fleet {number}: {' + '.join(fleet.classes)}{' by priority' * fleet.by_priority}"
+        cards.append(_make_card(number, fleet.plan) | {"title": title})
+    remarks = [
+        f"Fleet {number}: {fleet.plan.binds}. {fleet.plan.helps}."
+        for number, fleet in enumerate(best.fleets, 1)
+    ]
+    content = render(
+        "plans.html",
+        model=document.model,
+        title=answer(document),
+        answer=say_saving(document),
+        assumptions={of_class.name: spell(show_class(of_class)) for of_class in document.classes},
+        cards_title="Fleets",
+        cards=cards,
+        confidence=document.confidence,
+        tables=[table_partitions(document), table_classes(document)],
+        remarks=[spell(line) for line in (*remarks, *document.notes)],
+        shorthands=describe_fleets(best),
+        launch="\n".join(list_starts(best)),
+        started="each fleet",
+        command=shlex.join(command),
+        rejected=Table(
+            title="ways to divide the classes",
+            heads=["fleets", "why"],
+            align="ll",
+            rows=list_refused(document),
+            words=True,
+        ),
+        foot=foot(document),
+    )
+    with explain_os_error(f"-o {path}: cannot be written", "name another file"):
+        path.write_text(
+            frame_page(f"Fleets for classes of traffic to {document.model}", content),
+            encoding="utf-8",
+        )
+
+
+def _check_name(path: Path) -> None:
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
 
 
 def _list_assumptions(document: Recommendation) -> dict[str, str]:

@@ -50,7 +50,10 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         level = steady_state(model, policy, schedulers, SELDOM, traffic.lengths)
         levels.append((level, refused.deployment))
     for bound in traffic.bounds:
-        latencies = [(traffic.latency_s(level, bound.metric, 0.5), name) for level, name in levels]
+        latencies = [
+            (traffic.latency_s(level, bound.metric, 0.5, bound.traffic_class), name)
+            for level, name in levels
+        ]
         fastest_s, name = min(latencies)
         if fastest_s > bound.bound_s and bound.metric != TASK:
             return (
