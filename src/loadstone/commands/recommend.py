@@ -29,17 +29,22 @@ def recommend(
 
     with working("ranking deployments, then simulating the best of them"):
         document = advise(options)
+    command = ["loadstone", *sys.argv[1:]]
     if page is not None:
         from loadstone.recommend.tell.page import write_mix_page, write_page
 
-        write = write_mix_page if isinstance(document, MixRecommendation) else write_page
-        write(document, page, ["loadstone", *sys.argv[1:]])
+        if isinstance(document, MixRecommendation):
+            write_mix_page(document, page, command)
+        else:
+            write_page(document, page, command)
     if json:
         print_json(document)
+        return
+    if isinstance(document, MixRecommendation):
+        print_text(*render_mix(document, explain))
     else:
         from loadstone.recommend.tell.text import render
 
-        is_mix = isinstance(document, MixRecommendation)
-        print_text(*(render_mix if is_mix else render)(document, explain))
-        if page is not None:
-            print(f"wrote {page}")
+        print_text(*render(document, explain))
+    if page is not None:
+        print(f"wrote {page}")

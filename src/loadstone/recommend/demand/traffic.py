@@ -69,8 +69,8 @@ class TrafficLevel(NamedTuple):
 
 
 class ClassDemand(NamedTuple):
-    """What a class of traffic asks for: its mean lengths, its priority, and its share of all tokens
-    of prompts that are computed."""
+    """Holds a class of traffic: its mean lengths, its priority, and its share of all tokens of
+    prompts that are computed."""
 
     lengths: Lengths
     priority: int

@@ -3,8 +3,8 @@
 A fleet for a set of classes is found as for any traffic. A division of the classes into fleets
 holds in a draw of the model's errors in which all its fleets do: the errors of all finalists of all
 fleets are drawn together, since what is wrong about an engine on a GPU is wrong in every fleet.
-Divisions that hold with --confidence are ranked by what their GPUs and their expected misses cost;
-of a miss the fleet's own share counts.
+Of divisions that hold with --confidence the cheapest is first, of equal ones that whose misses are
+expected to cost least; of a miss the fleet's own share counts.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class RefusedDivision(NamedTuple):
 
 
 class Saving(NamedTuple):
-    """What the first division saves beside the next, in dollars a month or GPUs: as both were
+    """Says what the first division saves beside the next, in dollars a month or GPUs: as both were
     bought, with the 80 % interval of what they need; in which share of the draws it is the cheaper,
     and in which as cheap."""
 
@@ -181,7 +181,8 @@ def divide_classes(finder: FleetFinder) -> Divisions:
     first cannot."""
     classes = finder.classes
     partitions = classes.list_partitions()
-    sets = sorted({chosen for sets in partitions for chosen in sets}, key=lambda each: -len(each))
+    every_set = {chosen for partition in partitions for chosen in partition}
+    sets = sorted(every_set, key=lambda chosen: (-len(chosen), chosen))
     refusals: dict[tuple[ClassSet, bool], str] = {}
     searches: list[FleetSearch] = []
     for chosen, by_priority in product(sets, (False, True)):
@@ -206,24 +207,19 @@ def divide_classes(finder: FleetFinder) -> Divisions:
         confirmation = Confirmation(choices, search.planning)
         fleets[key] = ClassFleet(search, confirmation, confirmation.confirm()[0])
     divisions, refused = [], []
-    for sets in partitions:
-        for keys in _variants(sets, fleets, refusals):
+    for partition in partitions:
+        for keys in _variants(partition, fleets, refusals):
             missing = [key for key in keys if key not in fleets]
             made = None if missing else _hold_together([fleets[key] for key in keys])
             why = refusals[missing[0]] if missing else _exceeds(made, planning)
             if made is None or why:
-                refused.append(RefusedDivision(sets, any(flag for _, flag in keys), why))
+                refused.append(RefusedDivision(partition, any(flag for _, flag in keys), why))
             else:
                 divisions.append(made)
     if not divisions:
         raise InputError(refused[0].why)
     confidence = planning.choice.confidence
-    ranked = sorted(
-        divisions,
-        key=lambda each: (
-            (False, each.expected_cost) if each.p_slo >= confidence else (True, -each.p_slo)
-        ),
-    )
+    ranked = sorted(divisions, key=lambda each: _order(each, confidence))
     least = np.min([each.needed_costs for each in ranked], axis=0)
     return Divisions(
         ranked,
@@ -233,6 +229,12 @@ def divide_classes(finder: FleetFinder) -> Divisions:
         sum(search.found.looked_at for search in searches),
         sum(len(search.finalists.simulated) for search in searches),
     )
+
+
+def _order(division: Division, confidence: float) -> tuple[bool, float, float]:
+    if division.p_slo < confidence:
+        return True, -division.p_slo, division.cost
+    return False, division.cost, division.expected_cost
 
 
 def _variants(

@@ -1,5 +1,4 @@
-"""What to deploy for a mix of classes: the typed document, how it is filled, and as people read
-it."""
+"""Tells what to deploy for a mix of classes: the typed document, and that as people read it."""
 
 from __future__ import annotations
 
@@ -80,8 +79,8 @@ class RefusedPartition(msgspec.Struct, frozen=True):
 
 
 class PartitionSaving(msgspec.Struct, frozen=True):
-    """What the first division saves beside the second, in dollars a month, or GPUs; in which share
-    of the draws of the model's errors it needs less, and in which as much."""
+    """Says what the first division saves beside the second, in dollars a month, or GPUs; in which
+    share of the draws of the model's errors it needs less, and in which as much."""
 
     value: float
     low: float
@@ -221,14 +220,16 @@ def _write_notes(
         " the model itself, without what an adapter costs"
         for name, adapter in classes.adapters.items()
     ]
-    notes += [
-        f"{show_fleets(row)} is cheaper, and stands behind since its bounds break more often, which"
-        f" --miss-cost {planning.choice.miss_cost:g} counts for more"
-        for row in partitions[1:]
-        if row.holds
-        and row.gpus < first.gpus
-        and (row.usd_per_hour or 0) <= (first.usd_per_hour or 0)
-    ]
+    surest = min(
+        (row for row in partitions if row.holds),
+        key=lambda row: row.expected_usd_per_hour,
+        default=first,
+    )
+    if surest.expected_usd_per_hour < first.expected_usd_per_hour:
+        notes.append(
+            f"{show_fleets(surest)} is dearer and breaks bounds less often: with what misses cost"
+            f" by --miss-cost {planning.choice.miss_cost:g} it is the cheaper one"
+        )
     if not planning.prices:
         notes.append("no prices are given: fleets are ranked by their GPUs (--price h200=3.2,…)")
     slots = [request.name for request in classes.requests if request.traffic.slots]
