@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, whole
+from conftest import MODEL, Ask, Json, Loadstone, Outcome, ScriptedServer, Send, answer, whole
 from loadstone import query_runs
 from loadstone.analyse.summary import summary_of
 from loadstone.core.run_folder import read_plan
@@ -174,6 +174,93 @@ def test_queries_and_exports_tell_the_class_and_why_it_was_turned_away(
     assert imported.code == 0, imported
     (folder,) = imported.document["runs"]
     assert len(summary_of(Path(folder)).cells) == 1
+
+
+CHAT = "chat,rate=6,input=512,output=64,slo=ttft_p99<1s"
+DOCUMENTS = "documents,rate=1.5,input=4k,output=300"
+
+
+def simulated(loadstone: Loadstone, deployment: str, *classes: str) -> Outcome:
+    """A run in which every class has the requests of its rate over 80 s."""
+    rates = [float(text.split("rate=")[1].split(",")[0]) for text in classes]
+    flags = [flag for text in classes for flag in ("--class", text)]
+    return loadstone(
+        "simulate", deployment, "--requests", round(80 * sum(rates)), "--draws", "0", "--json",
+        *flags,
+    )  # fmt: skip
+
+
+def test_classes_are_compared_by_name(loadstone: Loadstone) -> None:
+    a, b = (
+        simulated(loadstone, f"llama-3.1-8b@1x{gpu}", CHAT, DOCUMENTS) for gpu in ("h100", "h200")
+    )
+    compared = loadstone("compare", a.folder, b.folder, "--json").document
+    (cell,) = compared["cells"]
+    assert [row["metric"] for row in cell["metrics"]] == ["output_tokens_per_s"]
+    assert [part["name"] for part in cell["by_class"]] == ["chat", "documents"]
+    for part in cell["by_class"]:
+        rows = {row["metric"]: row for row in part["metrics"]}
+        own = [by_class(run.cell)[part["name"]] for run in (a, b)]
+        assert part["units"]["paired"]
+        assert [rows["tpot_p50"]["a"], rows["tpot_p50"]["b"]] == [
+            numbers["tpot_s"]["p50"] for numbers in own
+        ]
+        assert rows["tpot_p50"]["low"] < rows["tpot_p50"]["ratio"] < 0.9
+    assert not compared["unmatched"].get("a_classes")
+    # The bound of a class, and a bound of each class.
+    met = loadstone(
+        "compare", a.folder, b.folder, "--json",
+        "--fail-on", "chat:tpot_p50<-20%", "--fail-on", "e2e_p50<-20%",
+    )  # fmt: skip
+    assert met.code == 1
+    bounds = met.document["fail_on"]
+    assert bounds[0]["at"] == ["7.5 req/s · chat"]
+    assert "7.5 req/s · chat" in bounds[1]["at"]
+    # None are tested twice: all metrics of all classes are one family.
+    p_values = [
+        (row["p"], row["p_family"])
+        for part in cell["by_class"]
+        for row in part["metrics"]
+        if row["p"] is not None
+    ]
+    assert len(p_values) >= 10
+    assert all(p <= p_family for p, p_family in p_values)
+
+
+def test_what_one_class_costs_another_is_compared_in_pairs(loadstone: Loadstone) -> None:
+    """The same requests of a class, with and without another class beside it."""
+    both = simulated(loadstone, DEPLOYMENT, CHAT, DOCUMENTS)
+    alone = simulated(loadstone, DEPLOYMENT, CHAT)
+    outcome = loadstone("compare", both.folder, alone.folder, "--json")
+    assert outcome.code == 0, outcome
+    (cell,) = outcome.document["cells"]
+    (part,) = cell["by_class"]
+    assert (cell["metrics"], part["name"], part["units"]["paired"]) == ([], "chat", True)
+    rows = {row["metric"]: row for row in part["metrics"]}
+    assert rows["tpot_p50"]["better"] == "b"
+    assert outcome.document["unmatched"]["a_classes"] == ["documents"]
+    assert "only A has class documents" in loadstone("compare", both.folder, alone.folder).out
+
+
+def test_requests_of_a_class_are_its_own_in_a_comparison(loadstone: Loadstone) -> None:
+    """Another order of the classes, and of laps of a closed loop, pairs the same requests."""
+    slots = ("short,slots=3,input=64,output=uniform:10:40", "long,slots=2,input=512,output=200")
+    flags = ("--duration", "20s", "--draws", "0", "--json")
+    first = loadstone("simulate", DEPLOYMENT, *flags, "--class", slots[0], "--class", slots[1])
+    again = loadstone("simulate", DEPLOYMENT, "--plan", first.folder, "--draws", "0", "--json")
+    (cell,) = loadstone("compare", first.folder, again.folder, "--json").document["cells"]
+    assert [part["load"]["value"] for part in cell["by_class"]] == [3, 2]
+    for part in cell["by_class"]:
+        for row in part["metrics"]:
+            assert row["ratio"] == pytest.approx(1, rel=1e-6)
+
+
+def test_a_trend_has_a_series_for_each_class(loadstone: Loadstone) -> None:
+    folders = [simulated(loadstone, DEPLOYMENT, CHAT, DOCUMENTS).folder]
+    series = loadstone("trend", *folders, "--json").document["series"]
+    assert [kind["setup"].partition(" · ")[2].split(" · ")[-1] for kind in series][1:] == [
+        "chat", "documents",
+    ]  # fmt: skip
 
 
 def test_a_bound_of_one_class_is_not_spoilt_by_another(loadstone: Loadstone) -> None:

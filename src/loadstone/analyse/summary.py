@@ -490,9 +490,14 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
     for name, ends in factors.items():
         low, high = min(ends), max(ends)
         value = getattr(metrics, name, None)
-        if isinstance(value, Latency) and value.p50 is not None:
-            latency = replace(value, low=value.p50 * low, high=value.p50 * high)
-            setattr(metrics, name, latency)
+        if isinstance(value, Latency):
+            setattr(metrics, name, _widen(value, low, high))
+            summary.by_class = [
+                replace(part, **{name: _widen(getattr(part, name), low, high)})
+                if hasattr(part, name)
+                else part
+                for part in summary.by_class
+            ]
         elif isinstance(value, int | float):
             window = summary.lasting()
             value = getattr(window, name)
@@ -510,6 +515,12 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
                 model_low=value * low,
                 model_high=value * high,
             )
+
+
+def _widen(latency: Latency | None, low: float, high: float) -> Latency | None:
+    if latency is None or latency.p50 is None:
+        return latency
+    return replace(latency, low=latency.p50 * low, high=latency.p50 * high)
 
 
 # --- findings -------------------------------------------------------------------------------------

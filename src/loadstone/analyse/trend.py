@@ -19,7 +19,9 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from loadstone.analyse.classes import cell_of_class
 from loadstone.analyse.compare.metric import DEFAULT
+from loadstone.analyse.compare.result import name_class
 from loadstone.analyse.compare.sides import load_key
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
@@ -50,8 +52,8 @@ class TrendPoint(msgspec.Struct, frozen=True):
 
 
 class TrendSeries(msgspec.Struct):
-    """The runs of one setup at one load, by date. `left_out`: runs with errors;
-    `why_not_tested`: None where it was."""
+    """The runs of one setup at one load, or of a class of traffic of it, by date. `left_out`: runs
+    with errors; `why_not_tested`: None where it was."""
 
     setup: str
     load: Load
@@ -156,11 +158,14 @@ def least_runs(level: float) -> int:
 
 
 def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
-    groups: dict[tuple[object, Load], list[tuple[StoredRun, CellSummary]]] = {}
+    groups: dict[tuple[str, Load, str], list[tuple[StoredRun, CellSummary]]] = {}
     for run in sorted(runs, key=lambda run: (run.info.created, run.info.run_id)):
         for cell in run.summary.cells:
-            groups.setdefault((_setup_key(run), load_key(cell.load)), []).append((run, cell))
-    for (_, load), cells in groups.items():
+            key = _setup_key(run), load_key(cell.load)
+            groups.setdefault((*key, ""), []).append((run, cell))
+            for part in cell.by_class:
+                groups.setdefault((*key, part.name), []).append((run, cell_of_class(cell, part)))
+    for (_, load, traffic_class), cells in groups.items():
         kept = [(run, cell) for run, cell in cells if not cell.verdict.kinds("error")]
         intended = not load.is_closed and all(
             cell.metrics.ttft_intended_s is not None for _, cell in kept
@@ -184,6 +189,7 @@ def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
             if points and all(point.values[metric.name] for point in points)
         ]
         label = msgspec.structs.replace(cells[-1][0].facts, engine_version=None).label
+        label = name_class(label, traffic_class)
         yield TrendSeries(label, load, points, names, len(cells) - len(kept))
 
 

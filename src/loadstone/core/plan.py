@@ -483,6 +483,10 @@ class Plan:
         slots = [kind.slots for kind in self.classes]
         return slots if any(slots) else []
 
+    @property
+    def class_names(self) -> list[str]:
+        return [kind.name for kind in self.classes]
+
     def class_of(self, row: int) -> int:
         """Return the place in `classes` of a row's class; 0 where there is one kind of requests."""
         return 0 if self.traffic_class is None else int(self.traffic_class[row])

@@ -19,7 +19,13 @@ from loadstone.analyse.compare.ratio import (
     repeats,
 )
 from loadstone.analyse.compare.result import ComparedCell, ComparedMetric
-from loadstone.analyse.compare.sides import RequestTimes, RunCell, requests_of, shared_requests
+from loadstone.analyse.compare.sides import (
+    RequestTimes,
+    RunCell,
+    load_key,
+    requests_of,
+    shared_requests,
+)
 from loadstone.core.statistics import dependence
 from loadstone.core.statistics.quantiles import student_quantile
 from loadstone.core.vectors import Floats
@@ -43,6 +49,27 @@ states shows one of them on either side in an eighth of such pairs.
 """
 PAIRED_SHARE = 0.9
 """The share of the larger side's requests that both must have completed to be compared in pairs."""
+
+
+def gather_classes(
+    a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
+) -> ComparedCell:
+    """Compare one load of the runs that have it, and by name each class of traffic that all of them
+    have. Times are then compared by class alone: those of all follow from the classes' shares."""
+    every = [*a, *b]
+    shared = [name for name in a[0].classes if all(name in place.classes for place in every)]
+    of_all = [metric for metric in metrics if not shared or metric.statistic is None]
+    if len({load_key(place.cell.load) for place in every}) > 1:
+        cell = ComparedCell(a[0].cell.load, [], why="the loads differ, and classes alone are alike")
+    else:
+        cell = gather(a, b, of_all)
+    of_class = [metric for metric in metrics if metric.of_classes]
+    for name in shared:
+        own_a, own_b = ([place._replace(traffic_class=name) for place in side] for side in (a, b))
+        part = gather(own_a, own_b, of_class)
+        part.traffic_class = name
+        cell.classes.append(part)
+    return cell
 
 
 def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]) -> ComparedCell:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from loadstone.analyse.compare import cells, repeats
 from loadstone.analyse.compare.answers import answer_findings
@@ -88,12 +88,12 @@ def compare(
     requested = [bound.metric for bound in bounds]
     metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *optional, *requested]))
     by_load = [_group_by_load(side) for side in sides]
-    matched = [key for key in by_load[0] if key in by_load[1]]
+    matched = [(key, key) for key in by_load[0] if key in by_load[1]] or _match_classes(*by_load)
     alone = [
         [
             places[0].cell.load
             for key, places in by_load[side].items()
-            if key not in by_load[1 - side]
+            if key not in [keys[side] for keys in matched]
         ]
         for side in (0, 1)
     ]
@@ -102,8 +102,10 @@ def compare(
             f"{a[0]} and {b[0]}: no load is on both sides ({name_loads(alone[0])} against"
             f" {name_loads(alone[1])}); compare runs of the same loads"
         )
-    compared = [cells.gather(by_load[0][key], by_load[1][key], metrics) for key in matched]
-    judge(compared, seed)
+    compared = [
+        cells.gather_classes(by_load[0][on_a], by_load[1][on_b], metrics) for on_a, on_b in matched
+    ]
+    judge([part for cell in compared for part in cell.parts], seed)
     judge_answers(compared)
     setup = differences(*sides)
     findings = [
@@ -116,7 +118,7 @@ def compare(
         setup=setup,
         flags_known=UNSET if flags_known([run for side in sides for run in side]) else False,
         cells=[cell.printed for cell in compared],
-        unmatched=Unmatched(*alone),
+        unmatched=Unmatched(alone[0], alone[1], *_classes_alone(sides)),
         prices=(
             PricesResult(prices, *([run.dollars for run in side] for side in sides))
             if prices
@@ -177,6 +179,29 @@ def _open_repeats(path: Path, folders: Sequence[Path], prices: Prices) -> list[C
 def _group_by_load(runs: Sequence[ComparedRun]) -> dict[Load, list[RunCell]]:
     """List, for each load, the cells that have it."""
     return by_key((load_key(place.cell.load), place) for run in runs for place in run.places)
+
+
+def _match_classes(
+    a: dict[Load, list[RunCell]], b: dict[Load, list[RunCell]]
+) -> list[tuple[Load, Load]]:
+    """Match the only load of either side where they have a class of traffic in common: one side
+    has another class beside it."""
+    if len(a) == len(b) == 1:
+        (on_a, first), (on_b, second) = *a.items(), *b.items()
+        if set(first[0].classes) & set(second[0].classes):
+            return [(on_a, on_b)]
+    return []
+
+
+def _classes_alone(sides: Sides) -> list[list[str] | UnsetType]:
+    """List the classes of traffic that one side alone has."""
+    a, b = (
+        dict.fromkeys(name for run in side for place in run.places for name in place.classes)
+        for side in sides
+    )
+    return [
+        [name for name in own if name not in others] or UNSET for own, others in ((a, b), (b, a))
+    ]
 
 
 def _side(runs: Sequence[ComparedRun]) -> SideResult:
@@ -245,13 +270,21 @@ def _findings(
     in_turn = [cell.load for cell in compared if cell.one_after_another]
     if in_turn:
         yield finding("not_in_turn", loads=name_loads(in_turn))
-    by_reason = by_key((cell.why, cell.load) for cell in compared if cell.unit is None)
+    parts = [part for cell in compared for part in cell.parts]
+    by_reason = by_key((part.why, part) for part in parts if part.unit is None)
     if by_reason:
-        reasons = [{"loads": name_loads(loads), "why": why} for why, loads in by_reason.items()]
+        reasons = [{"loads": _name_parts(alike), "why": why} for why, alike in by_reason.items()]
         yield finding("point_values", reasons=reasons)
     for cell in compared:
         if cell.answers is not None:
             yield from answer_findings(cell.load.label, cell.answers)
+
+
+def _name_parts(parts: Sequence[ComparedCell]) -> str:
+    """Name loads, then classes of loads."""
+    loads = [part.load for part in parts if not part.traffic_class]
+    classes = [part.label for part in parts if part.traffic_class]
+    return "; ".join([name_loads(loads)] * bool(loads) + classes)
 
 
 def _runs(sides: Sides) -> Iterator[tuple[str, ComparedRun]]:
@@ -307,7 +340,8 @@ def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Findings:
     if not simulated:
         return
     shared = shared_error([basis(run.info, run.facts) for _, run in _runs(sides)])
-    has_error = any(row.model is not None for cell in compared for row in cell.rows)
+    parts = [part for cell in compared for part in cell.parts]
+    has_error = any(row.model is not None for part in parts for row in part.rows)
     if shared == 1:
         name = "predicted.one_deployment"
     elif not has_error:
@@ -320,8 +354,9 @@ def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Findings:
 
 
 def _single_runs(sides: Sides, compared: Sequence[ComparedCell]) -> Findings:
-    measured = [row for cell in compared for row in cell.rows if row.single_run]
-    examined = [cell for cell in compared if cell.unit == "blocks" or measured]
+    parts = [part for cell in compared for part in cell.parts]
+    measured = [row for part in parts for row in part.rows if row.single_run]
+    examined = [part for part in parts if part.unit == "blocks" or measured]
     single = {
         side for cell in examined for side, runs in zip("AB", cell.runs, strict=True) if runs == 1
     }
@@ -350,10 +385,11 @@ def _judge_bound(
     without a test, by the estimate. Single measured runs decide nothing.
     """
     rows = [
-        (cell.load.label, row)
+        (part.label, row)
         for cell in compared
-        for row in cell.rows
-        if row.metric == bound.metric
+        for part in cell.parts
+        for row in part.rows
+        if row.metric == bound.metric and bound.traffic_class in ("", part.traffic_class)
     ]
     beyond = [
         (label, row) for label, row in rows if row.change is not None and bound.beyond(row.change)

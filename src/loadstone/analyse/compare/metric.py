@@ -27,7 +27,7 @@ _PRICED = {
 }
 _ENERGY = "j_per_output_token"
 _FAILED = "failed_share"
-_BOUND = re.compile(r"([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
+_BOUND = re.compile(r"(?:([\w.-]+):)?([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class Metric:
     @property
     def priced(self) -> bool:
         return self.base in _PRICED
+
+    @property
+    def of_classes(self) -> bool:
+        """True if a class of traffic has it, too: not of what servers cost or draw."""
+        return not self.priced and self.base not in (_ENERGY, "total_tokens_per_s")
 
     @property
     def counts_output(self) -> bool:
@@ -186,12 +191,13 @@ FAILED = Metric(_FAILED)
 @dataclass(frozen=True)
 class ChangeBound:
     """`ttft_p99>+5%`: met where B's ttft_p99 is more than 5 % above A's; of a share, by 5 points of
-    a hundred."""
+    a hundred. `traffic_class`: of `chat:ttft_p99`; "": of all requests, and of each class."""
 
     text: str
     metric: Metric
     is_upper: bool
     limit: float
+    traffic_class: str = ""
 
     def beyond(self, change: float) -> bool:
         """`change`: the ratio; of a share 1 and the difference."""
@@ -227,8 +233,9 @@ def parse_bounds(texts: Sequence[str]) -> list[ChangeBound]:
             raise InputError(
                 f"--fail-on {text!r}: write e.g. 'ttft_p99>+5%' or 'output_tokens_per_s<-3%'"
             )
-        limit = 1 + float(match[3]) / 100
+        limit = 1 + float(match[4]) / 100
         if limit <= 0:
             raise InputError(f"--fail-on {text!r}: no ratio is below −100%")
-        bounds.append(ChangeBound(text, parse_metric(match[1]), match[2] == ">", limit))
+        metric = parse_metric(match[2])
+        bounds.append(ChangeBound(text, metric, match[3] == ">", limit, match[1] or ""))
     return bounds

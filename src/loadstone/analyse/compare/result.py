@@ -167,10 +167,11 @@ def _contains_one(interval: tuple[float, float] | None) -> bool:
 
 @dataclass
 class ComparedCell:
-    """One load on both sides. `unit`: runs, blocks, or None where nothing can be tested, and `why`.
-    `tested` are the rows that `units` has columns for. `runs`: how many have the load on either
-    side. `one_after_another`: all of one side were measured before all of the other. `unseen`: what
-    the runs may not show of how they differ, in the spread of published repeats.
+    """One load on both sides, or a class of traffic of it. `unit`: runs, blocks, or None where
+    nothing can be tested, and `why`. `tested` are the rows that `units` has columns for. `runs`:
+    how many have the load on either side. `one_after_another`: all of one side were measured before
+    all of the other. `unseen`: what the runs may not show of how they differ, in the spread of
+    published repeats.
     """
 
     load: Load
@@ -185,6 +186,17 @@ class ComparedCell:
     units: Units | None = None
     answers: ComparedAnswers | str | None = None
     tested: list[ComparedMetric] = field(default_factory=list)
+    traffic_class: str = ""
+    classes: list[ComparedCell] = field(default_factory=list)
+
+    @property
+    def parts(self) -> list[ComparedCell]:
+        """The load, and its classes."""
+        return [self, *self.classes]
+
+    @property
+    def label(self) -> str:
+        return name_class(self.load.label, self.traffic_class)
 
     @property
     def printed(self) -> CellResult:
@@ -192,7 +204,9 @@ class ComparedCell:
         on_a, on_b = self.counts or (None, None)
         answers = self.answers if isinstance(self.answers, ComparedAnswers) else UNSET
         units = UnitCounts(self.unit, on_a, on_b, self.paired)
-        return CellResult(self.load, units, self.why or None, rows, answers)
+        classes = [part.printed for part in self.classes]
+        name = self.traffic_class or UNSET
+        return CellResult(self.load, units, self.why or None, rows, answers, name, classes or UNSET)
 
 
 # --- as `loadstone compare --json` prints it: keys are only ever added ----------------------------
@@ -228,13 +242,21 @@ class UnitCounts(msgspec.Struct, frozen=True):
 
 
 class CellResult(msgspec.Struct, frozen=True):
-    """One load on both sides."""
+    """One load on both sides; `by_class`: the classes of traffic that both have, each with its
+    `name`."""
 
     load: Load
     units: UnitCounts
     why_not_tested: str | None
     metrics: list[MetricRow]
     answers: ComparedAnswers | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    by_class: list[CellResult] | UnsetType = UNSET
+
+    @property
+    def parts(self) -> list[CellResult]:
+        """The load, and its classes."""
+        return [self, *(self.by_class or ())]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -255,10 +277,12 @@ class SideResult(msgspec.Struct, frozen=True):
 
 
 class Unmatched(msgspec.Struct, frozen=True):
-    """The loads that one side alone has."""
+    """The loads that one side alone has, and the classes of traffic."""
 
     a: list[Load]
     b: list[Load]
+    a_classes: list[str] | UnsetType = UNSET
+    b_classes: list[str] | UnsetType = UNSET
 
 
 class PricesResult(msgspec.Struct, frozen=True):
@@ -319,6 +343,16 @@ class Comparison(Document, msgspec.Struct, kw_only=True, frozen=True):
     prices: PricesResult | UnsetType = UNSET
     findings: list[Finding]
     fail_on: list[BoundResult] | UnsetType = UNSET
+
+    @property
+    def parts(self) -> list[CellResult]:
+        """All loads, each before its classes."""
+        return [part for cell in self.cells for part in cell.parts]
+
+
+def name_class(load: str, traffic_class: str | UnsetType) -> str:
+    """Write `rate 4`, or of a class `rate 4 · chat`."""
+    return f"{load} · {traffic_class}" if traffic_class else load
 
 
 def name_loads(loads: Sequence[Load]) -> str:

@@ -8,7 +8,6 @@ import msgspec
 from loadstone.analyse.compare.result import Difference
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key
 from loadstone.analyse.run_facts import RunFacts
-from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.provenance import Provenance
 from loadstone.core.settings import RunSettings
@@ -170,6 +169,8 @@ def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Di
 
 
 def _beside_facts(name: str, value: Any) -> Any:
+    if name == "classes" and isinstance(value, list):
+        return {part["class"]: part for part in value if isinstance(part, dict) and "class" in part}
     if not isinstance(value, dict):
         return value
     return {key: part for key, part in value.items() if key not in _IN_FACTS.get(name, ())}
@@ -239,7 +240,7 @@ def _ends(run: ComparedRun, loads: set[Load]) -> list[str]:
 def _warmups(run: ComparedRun, loads: set[Load]) -> list[int]:
     """Count the requests before the measured ones of each of these loads; once where all are
     alike."""
-    plan = run_folder.read_plan(run.folder)
+    plan = run.plan
     numbers = (place.number for place in _common(run, loads))
     return list(
         dict.fromkeys(plan.warmup_count(number) for number in numbers if number is not None)

@@ -3,7 +3,7 @@ requests, as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.analyse import imported_run
+from loadstone.analyse.classes import cell_of_class, class_numbers
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
 from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.core import arrays, run_folder
@@ -47,6 +48,10 @@ class ComparedRun(StoredRun, kw_only=True, dict=True):
         """True for all but imported runs."""
         return self.info.source != "imported"
 
+    @cached_property
+    def plan(self) -> Plan:
+        return run_folder.read_plan(self.folder)
+
     @property
     def places(self) -> list[RunCell]:
         return [RunCell(self, position) for position in range(len(self.summary.cells))]
@@ -72,14 +77,23 @@ class ComparedRun(StoredRun, kw_only=True, dict=True):
 
 
 class RunCell(NamedTuple):
-    """A cell of a run: its position in the run's summary."""
+    """A cell of a run: its position in the run's summary. `traffic_class`: the class of traffic of
+    it that is meant alone; "": all requests."""
 
     run: ComparedRun
     position: int
+    traffic_class: str = ""
 
     @property
     def cell(self) -> CellSummary:
-        return self.run.summary.cells[self.position]
+        cell = self.run.summary.cells[self.position]
+        part = next((part for part in cell.by_class if part.name == self.traffic_class), None)
+        return cell if part is None else cell_of_class(cell, part)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of its classes of traffic."""
+        return [part.name for part in self.cell.by_class]
 
     @property
     def number(self) -> int | None:
@@ -193,12 +207,10 @@ _PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 def requests_of(place: RunCell, *, intended: bool, with_tokens: bool) -> RequestTimes:
     """Read the requests of a cell of a run that has records; `intended`: times count from then, not
     from the send."""
-    folder, number = place.run.folder, place.run.numbers[place.position]
+    number = place.run.numbers[place.position]
     imported = imported_run.of_cell(place.run.info, number)
     relative = imported is not None and imported.relative_times
-    parts = [
-        _part(batch, intended) for batch in run_folder.read_records(folder, number, arrays.COLUMNS)
-    ]
+    parts = [_part(batch, intended) for batch in _read_records(place, number)]
     rows = {
         name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0)
         for name in _PER_REQUEST
@@ -211,22 +223,58 @@ def requests_of(place: RunCell, *, intended: bool, with_tokens: bool) -> Request
         start_s, last_s = float(np.nanmin(columns["sent_s"])), float(np.nanmax(columns["sent_s"]))
         span_s = float(np.nanmax(columns["end_s"])) - start_s
         if with_tokens and last_s > start_s:
-            events = map(arrays.events, run_folder.read_records(folder, number, arrays.COLUMNS))
+            events = map(arrays.events, _read_records(place, number))
             curves = [
                 window_curve(part.arrival, arrays.count_gained(part), (start_s, last_s))
                 for part in events
             ]
             curve, window_s = np.sum(curves, axis=0), last_s - start_s
     index = columns.pop("index").astype(np.int64)
-    failed = _failed(folder, number)
+    if place.traffic_class:
+        # By their place among those of the class, which another class does not change.
+        first = len(place.run.plan.rows(number))
+        own = planned_indices(place.run.plan, place, number)
+        index = np.where(index < first, np.searchsorted(own, index), index)
+    failed = _failed(place, number)
     return RequestTimes(
         index=index, curve=curve, window_s=window_s, span_s=span_s, failed=failed, **columns
     )
 
 
-def _failed(folder: Path, number: int) -> Floats:
-    table = run_folder.read_columns(folder, ("phase", "status", "sent_s"), number)
-    phase, status, sent_s = (table[name].to_numpy() for name in table.column_names)
+def _read_records(place: RunCell, number: int) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a cell, or of one class of it."""
+    import pyarrow as pa
+
+    columns = (*arrays.COLUMNS, "cell")
+    for batch in run_folder.read_records(place.run.folder, number, columns):
+        if not place.traffic_class:
+            yield batch
+            continue
+        plan = place.run.plan
+        is_own = class_numbers(batch, plan) == plan.class_names.index(place.traffic_class)
+        yield batch.filter(pa.array(is_own))
+
+
+def planned_indices(plan: Plan, place: RunCell, number: int) -> Ints64:
+    """Return the indices of a cell's planned requests, or of those of one class of it."""
+    rows = plan.rows(number)
+    if not place.traffic_class or plan.traffic_class is None:
+        return np.arange(len(rows))
+    classes = plan.traffic_class[rows.start : rows.stop]
+    return np.flatnonzero(classes == plan.class_names.index(place.traffic_class))
+
+
+def _failed(place: RunCell, number: int) -> Floats:
+    parts = [
+        [
+            batch.column(name).to_numpy(zero_copy_only=False)
+            for name in ("phase", "status", "sent_s")
+        ]
+        for batch in _read_records(place, number)
+    ]
+    if not parts:
+        return np.empty(0)
+    phase, status, sent_s = (np.concatenate(column) for column in zip(*parts, strict=True))
     kept = (phase == "measure") & (status != "cancelled")
     failed = np.isin(status, ("error", "timeout"))[kept].astype(np.float64)
     return np.asarray(failed[np.argsort(sent_s[kept], kind="stable")])
@@ -265,22 +313,30 @@ def shared_requests(a: RunCell, b: RunCell) -> int | None:
         return 0
     if a.run.info.plan_id == b.run.info.plan_id:
         return None
-    plans = [run_folder.read_plan(place.run.folder) for place in (a, b)]
-    warm = plans[0].warmup_count(a.number)
+    plans = [place.run.plan for place in (a, b)]
     if any(
         getattr(plans[0], name) != getattr(plans[1], name)
         for name in ("seed", "exact_output", "chat")
     ):
         return 0
-    if warm != plans[1].warmup_count(b.number):
-        return 0
+    rows = [
+        plan.rows(number).start + planned_indices(plan, place, number)
+        for plan, place, number in zip(plans, (a, b), (a.number, b.number), strict=True)
+    ]
     # How the warm-up was drawn depends on how long the run is; it is not compared.
-    rows = [plan.rows(cell)[warm:] for plan, cell in zip(plans, (a.number, b.number), strict=True)]
-    count = min(map(len, rows))
-    firsts = [np.arange(planned.start, planned.start + count) for planned in rows]
+    warm, warm_b = (
+        int((plan.phase[own] == 0).sum()) for plan, own in zip(plans, rows, strict=True)
+    )
+    if warm != warm_b:
+        return 0
+    count = min(map(len, rows)) - warm
+    firsts = [own[warm : warm + count] for own in rows]
     same = np.ones(count, bool)
     for name in _LENGTHS:
         on_a, on_b = (getattr(plan, name)[first] for plan, first in zip(plans, firsts, strict=True))
+        if a.traffic_class and name == "intended_s" and count:
+            # How long the warm-up takes depends on all classes.
+            on_a, on_b = on_a - on_a[0], on_b - on_b[0]
         same &= np.isclose(on_a, on_b, rtol=0, atol=1e-9, equal_nan=True)
     texts = zip(
         *(_texts(plan, first) for plan, first in zip(plans, firsts, strict=True)), strict=True

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from loadstone.analyse.compare.result import BoundResult, Comparison, MetricRow
+from loadstone.analyse.compare.result import BoundResult, Comparison, MetricRow, name_class
 from loadstone.core.text import printable
 from loadstone.report.pages.comparison import explain_bound, show_conclusion, show_metric
 
@@ -65,16 +65,20 @@ def junit(comparison: Comparison) -> str:
 
 
 def _rows(comparison: Comparison) -> Iterator[tuple[str, MetricRow]]:
-    for cell in comparison.cells:
-        yield from (
-            (cell.load.label, row) for row in cell.metrics if row.a is not None or row.b is not None
-        )
+    for cell in comparison.parts:
+        label = name_class(cell.load.label, cell.name)
+        yield from ((label, row) for row in cell.metrics if row.a is not None or row.b is not None)
 
 
 def _rows_of(comparison: Comparison, bound: BoundResult) -> list[str]:
     """Describe the metric of a bound at each load."""
-    named = bound.bound.replace("<", ">").partition(">")[0].strip()
-    return [f"{where}: {_describe(row)}" for where, row in _rows(comparison) if row.name == named]
+    bounded = bound.bound.replace("<", ">").partition(">")[0].strip()
+    traffic_class, _, named = bounded.rpartition(":")
+    return [
+        f"{where}: {_describe(row)}"
+        for where, row in _rows(comparison)
+        if row.name == named and (not traffic_class or where.endswith(f" · {traffic_class}"))
+    ]
 
 
 def _describe(row: MetricRow) -> str:

@@ -13,6 +13,7 @@ from loadstone.analyse.compare.result import (
     Comparison,
     Difference,
     MetricRow,
+    name_class,
     name_loads,
 )
 from loadstone.analyse.grading.accuracy import show_drift
@@ -65,7 +66,7 @@ def render(comparison: Comparison, explain: bool = True) -> list[Shown]:
         return [*parts, *bounds, Footnote("95% intervals; --explain has every metric and test")]
     parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
     parts += [*answer_lines(comparison), *only]
-    if any(row.p is not None for cell in comparison.cells for row in cell.metrics):
+    if any(row.p is not None for cell in comparison.parts for row in cell.metrics):
         parts.append(explain_heads(comparison))
     return [*parts, *explain_conclusions(comparison), *notes, *bounds]
 
@@ -76,12 +77,16 @@ def conclude(comparison: Comparison) -> str:
     texts = []
     for side in ("a", "b"):
         found = Counter(
-            row.name for cell in comparison.cells for row in cell.metrics if row.better == side
+            (cell.name or "", row.name)
+            for cell in comparison.parts
+            for row in cell.metrics
+            if row.better == side
         )
         if found:
             names = [
-                show_name(name) + (f" (at {loads} of {count} loads)" if loads < count else "")
-                for name, loads in found.items()
+                f"{traffic_class} {show_name(name)}".lstrip()
+                + (f" (at {loads} of {count} loads)" if loads < count else "")
+                for (traffic_class, name), loads in found.items()
             ]
             texts.append(f"{side.upper()} is better in {', '.join(names)}")
     return f"{'; '.join(texts)}." if texts else "No difference is shown between A and B."
@@ -90,8 +95,8 @@ def conclude(comparison: Comparison) -> str:
 def main_table(comparison: Comparison) -> Table:
     """Make one table of all loads: the main metrics, and all others in which a side is better."""
     rows: list[list[str]] = []
-    for cell in comparison.cells:
-        load = f"{cell.load.kind} {cell.load.value:g}"
+    for cell in comparison.parts:
+        load = f"· {cell.name}" if cell.name else f"{cell.load.kind} {cell.load.value:g}"
         for row in cell.metrics:
             if row.name in _MAIN or row.better:
                 rows.append([load, *show_metric(row)[:5], show_conclusion(row)])
@@ -144,7 +149,7 @@ def metric_tables(comparison: Comparison) -> list[Table]:
             style=_style,
             spare=("p", "detectable"),
         )
-        for cell in comparison.cells
+        for cell in comparison.parts
     ]
     return [table for table in tables if table.rows]
 
@@ -162,9 +167,14 @@ def _style(conclusion: str) -> str:
 
 
 def unmatched_lines(comparison: Comparison) -> list[str]:
-    """Write `A has concurrency 2, 8`, for each side that has loads which the other has not."""
-    sides = (("A", comparison.unmatched.a), ("B", comparison.unmatched.b))
-    return [f"{name} has {name_loads(loads)}" for name, loads in sides if loads]
+    """Write `A has concurrency 2, 8`, for each side that has loads, or classes, which the other has
+    not."""
+    alone = comparison.unmatched
+    loads = (("A", alone.a), ("B", alone.b))
+    classes = (("A", alone.a_classes or ()), ("B", alone.b_classes or ()))
+    return [f"{side} has {name_loads(own)}" for side, own in loads if own] + [
+        f"{side} has class {', '.join(own)}" for side, own in classes if own
+    ]
 
 
 def explain_bound(bound: BoundResult) -> str:
@@ -193,7 +203,7 @@ def explain_bound(bound: BoundResult) -> str:
 
 def explain_conclusions(comparison: Comparison) -> list[str]:
     """Say what those conclusions mean that do not explain themselves."""
-    conclusions = {row.conclusion for cell in comparison.cells for row in cell.metrics}
+    conclusions = {row.conclusion for cell in comparison.parts for row in cell.metrics}
     meaning = {
         "same": (
             f"the same: to within {100 * comparison.resolution:g}%; less counts as no difference"
@@ -247,7 +257,8 @@ def name_cell(cell: CellResult) -> str:
     """Name the load, and by what it was tested."""
     units = cell.units
     tested = f"{units.a} and {units.b} {units.kind}" + (", in pairs" if units.paired else "")
-    return f"{cell.load.kind} {cell.load.value:g} ({tested if units.kind else 'no test'})"
+    name = name_class(f"{cell.load.kind} {cell.load.value:g}", cell.name)
+    return f"{name} ({tested if units.kind else 'no test'})"
 
 
 def show_conclusion(row: MetricRow) -> str:
