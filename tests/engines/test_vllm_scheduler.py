@@ -13,24 +13,37 @@ import pytest
 
 from engines import tiny_model
 from engines.launch import _HOMES, environment
+from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 from loadstone.predict.scheduler.blocks import SingleBlocks
 
 pytestmark = pytest.mark.process
 
-CASES, PRIORITY_CASES = 120, 300
+CASES, MANY_CASES = 120, 300
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shared", "priorities"),
-    [(False, False), (True, False), (False, True)],
-    ids=["own prompts", "shared prompts", "priorities"],
+    ("shared", "priorities", "adapters"),
+    [
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+        (False, True, True),
+    ],
+    ids=["own prompts", "shared prompts", "priorities", "adapters", "adapters and priorities"],
 )
-def test_every_step_is_vllms(shared: bool, priorities: bool, tmp_path: Path) -> None:
-    draw = random.Random(shared + 2 * priorities)
-    count = PRIORITY_CASES if priorities else CASES
+def test_every_step_is_vllms(
+    shared: bool, priorities: bool, adapters: bool, tmp_path: Path
+) -> None:
+    draw = random.Random(shared + 2 * priorities + 4 * adapters)
+    count = MANY_CASES if priorities or adapters else CASES
     cases = [drawn(draw, shared, priorities) for _ in range(count)]
+    for case in cases:
+        case["slots"] = draw.randint(1, 4) if adapters else 0
+        for asked in case["requests"] if adapters else ():
+            asked["adapter"] = draw.randint(0, 6)
     theirs = vllm_steps(cases, tmp_path)
     ours = [loadstone_steps(case, shared) for case in cases]
     assert (
@@ -116,7 +129,8 @@ def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
         "prefix_cache",
     )
     habits = {name: case[name] for name in names}
-    policy = EnginePolicy(**habits, priorities=case["policy"] == "priority")
+    slots = AdapterSlots(case["slots"]) if case["slots"] else None
+    policy = EnginePolicy(**habits, priorities=case["policy"] == "priority", adapters=slots)
     scheduler = Scheduler(policy, shared=shared)
     block = case["block_tokens"]
     coming = list(reversed(case["requests"]))
@@ -133,6 +147,7 @@ def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
             )
             asking = Sequence(int(asked["id"]), len(prompt), asked["output"])
             asking.priority = -asked.get("priority", 0)
+            asking.adapter = asked.get("adapter", 0)
             known.append(asking.share(SingleBlocks(keys), len(keys)))
             scheduler.add(known[-1])
         before = [sequence.preempted for sequence in known]

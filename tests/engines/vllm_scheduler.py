@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.lora.request import LoRARequest
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -38,6 +39,7 @@ def scheduler_of(case: dict[str, Any], model: str) -> Scheduler:
         enable_prefix_caching=case["prefix_cache"],
         enable_chunked_prefill=case["chunked"],
         scheduling_policy=case["policy"],
+        **({"enable_lora": True, "max_loras": case["slots"]} if case["slots"] else {}),
     ).create_engine_config()
     blocks = case["kv_blocks"] + 1  # one of them it never gives out
     config.cache_config.num_gpu_blocks = blocks
@@ -46,6 +48,10 @@ def scheduler_of(case: dict[str, Any], model: str) -> Scheduler:
         num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
     )
     return Scheduler(config, cache, StructuredOutputManager(config), block)
+
+
+def lora_of(adapter: int) -> LoRARequest | None:
+    return LoRARequest(f"a{adapter}", adapter, f"/a{adapter}") if adapter else None
 
 
 def steps(case: dict[str, Any], model: str) -> list[Any]:
@@ -66,6 +72,7 @@ def steps(case: dict[str, Any], model: str) -> list[Any]:
                     None,
                     arrival_time=arrived,
                     priority=asked.get("priority", 0),
+                    lora_request=lora_of(asked.get("adapter", 0)),
                     block_hasher=hasher,
                 )
             )

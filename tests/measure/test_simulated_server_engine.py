@@ -448,6 +448,7 @@ class Silent:
 
     def __init__(self, output_tokens: int) -> None:
         self.serial, self.input_tokens, self.output_tokens = -1, 8, output_tokens
+        self.adapter = 0
         self.keys: tuple[int, ...] = ()
         self.cached_tokens = self.written = 0
 

@@ -26,6 +26,9 @@ IN_STREAM = "in stream"
 _TURNED_AWAY = (429, 503)
 _TURNED_AWAY_WORDS = "queue is full|higher priority|rejected|too many requests|rate limit"
 """Of such an error."""
+_NOT_FOUND = 404
+_UNKNOWN_WORDS = r"(?:model|lora|adapter).{0,80}(?:not exist|not found|not loaded|unknown)"
+"""Of an error of a model or an adapter that the server does not have."""
 
 
 def classes_of(
@@ -41,8 +44,10 @@ def classes_of(
     if plan.traffic_class is None:
         return []
     rejections: list[str | None] = []
+    unknown: list[bool] = []
 
     def keys(batch: pa.RecordBatch) -> Ints64:
+        unknown.extend(_find_unknown(batch).to_pylist())
         rejections.extend(rejections_of(batch).to_pylist())
         return class_numbers(batch, plan)
 
@@ -52,6 +57,7 @@ def classes_of(
         for number, reason in zip(label.tolist(), rejections, strict=True)
         if reason is not None
     )
+    of_unknown = Counter(label[np.array(unknown, np.bool_)].tolist())
     measured = rows["measured"]
     tokens = float(np.nansum(rows["tokens"][measured]))
     planned_rows = slice(plan.rows(cell).start, plan.rows(cell).stop)
@@ -64,6 +70,7 @@ def classes_of(
             _Whole(load, duration_s, int(measured.sum()), tokens, streams),
             planned_share=float(np.mean(planned == number)),
             rejected={reason: count for (of, reason), count in rejected.items() if of == number},
+            unknown_model=of_unknown[number],
         )
         for number in range(len(plan.classes))
     ]
@@ -86,6 +93,7 @@ def _class_part(
     whole: _Whole,
     planned_share: float,
     rejected: dict[str, int],
+    unknown_model: int,
 ) -> ClassPart:
     of_class = plan.classes[number]
     part = measure_part(rows, whole.tokens, whole.streams)
@@ -98,9 +106,10 @@ def _class_part(
         planned_share=planned_share,
         slots=of_class.slots,
         priority=of_class.priority,
-        model=of_class.model,
+        model=of_class.model or of_class.adapter,
         rejected=sum(rejected.values()),
         rejected_for=rejected,
+        unknown_model=unknown_model,
         attainment=met / len(rows) if is_bounded else None,
         goodput_per_s=arrays.divide(met, whole.duration_s) if is_bounded else None,
         requests_per_s=arrays.divide(part.requests.completed, whole.duration_s),
@@ -146,10 +155,22 @@ def class_columns(batch: pa.RecordBatch, plan: Plan) -> dict[str, pa.Array]:
     values = {
         "class": pa.array([of_class.name for of_class in plan.classes], pa.string()),
         "priority": pa.array([of_class.priority for of_class in plan.classes], pa.int64()),
-        "model": pa.array([of_class.model for of_class in plan.classes], pa.string()),
+        "model": pa.array([kind.model or kind.adapter for kind in plan.classes], pa.string()),
     }
     columns = {name: column.take(places) for name, column in values.items()}
     return columns | {"rejected": rejections_of(batch)}
+
+
+def _find_unknown(batch: pa.RecordBatch) -> pa.Array:
+    """Mark the records of requests whose model or adapter the server does not have."""
+    import pyarrow.compute as pc
+
+    not_found = pc.equal(batch.column("http_status"), _NOT_FOUND)
+    in_words = pc.match_substring_regex(batch.column("error"), _UNKNOWN_WORDS, ignore_case=True)
+    flags = pc.and_kleene(
+        pc.equal(batch.column("status"), "error"), pc.or_kleene(not_found, in_words)
+    )
+    return pc.fill_null(flags, False)
 
 
 def rejections_of(batch: pa.RecordBatch) -> pa.Array:

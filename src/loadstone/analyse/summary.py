@@ -549,7 +549,7 @@ def _find(cell: _Cell, numbers: CellNumbers, events: EventReader, summary: CellS
     yield from cell_findings(judged)
     yield from kept_findings(info, plan, cell.number, cell.scalars.num_rows)
     yield from session_findings(plan, summary.sessions)
-    yield from class_findings(summary.by_class, cell.load)
+    yield from class_findings(summary.by_class, plan, info.cells[cell.number], cell.number)
     yield from scenario_findings(info, plan, cell.number, cell.scalars, summary)
     yield from prediction_findings(info)
 

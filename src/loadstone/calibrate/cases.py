@@ -265,6 +265,7 @@ class _Counted:
         )
         self.decode_line = model.decode_line
         self.window_tokens, self.window_s = model.window_tokens, model.window_s
+        self.adapters = model.adapters
         self._step_s = model.step_s
         self.chunked = self.others = 0  # steps with chunks; and with other ranks' alone
         self.with_decodes = self.decodes = self.tokens = 0

@@ -131,6 +131,9 @@ class TrafficClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     headers   sent with its requests, beside those of the run
     key_env   name of the variable that holds its API key
     model     name that its requests use, of a model or an adapter; None: that of the run
+    adapter   name of the LoRA adapter that its requests ask for; None: of none
+    adapters  above 0: it has so many, `adapter`-1 and on, the n-th asked for by n^−popularity
+    adapter_rank, adapter_path   of each, where they are known
     """
 
     name: str
@@ -141,6 +144,19 @@ class TrafficClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     headers: dict[str, str] = {}
     key_env: str | None = None
     model: str | None = None
+    adapter: str | None = None
+    adapters: int = 0
+    popularity: float = 0.0
+    adapter_rank: int | None = None
+    adapter_path: str | None = None
+
+    @property
+    def adapter_names(self) -> list[str]:
+        """List its adapters, the most popular first."""
+        if self.adapter is None:
+            return []
+        numbers = range(1, self.adapters + 1)
+        return [f"{self.adapter}-{number}" for number in numbers] or [self.adapter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +171,7 @@ class PlannedRequest:
     body's further fields, as a JSON object. `answers`: which of the messages, by place, the
     server's own answer to a turn of the session replaces. `copy`: of a session that a cell has
     several times, which one it is: each has its own words. `traffic_class`: place of its class in
-    the plan's.
+    the plan's; `adapter`: its number among the plan's, 0: none.
     """
 
     cell: int
@@ -176,6 +192,7 @@ class PlannedRequest:
     answers: tuple[tuple[int, int], ...] = ()
     copy: int = 0
     traffic_class: int = 0
+    adapter: int = 0
 
     @property
     def request_id(self) -> str:
@@ -287,7 +304,8 @@ class Plan:
     where there are none. `graph`: what the calls of sessions wait for. `exact_output`: output
     lengths are demanded, not a cap. `cyclic`: cells that run by time in a closed loop go round
     their rows again with new indices. `traffic_class` u1: index into `classes`; None where requests
-    are of one kind.
+    are of one kind. `adapter` i4: index into `adapter_names` from 1 on, 0: none; None where no
+    class has any.
     """
 
     seed: int
@@ -310,6 +328,7 @@ class Plan:
     blocks: Blocks | None = None
     classes: tuple[TrafficClass, ...] = ()
     traffic_class: NDArray[np.uint8] | None = None
+    adapter: Ints32 | None = None
 
     COLUMNS = (
         "cell",
@@ -357,6 +376,8 @@ class Plan:
             digest.update(b"".join([column.tobytes() for column in columns]))
         if self.traffic_class is not None:
             digest.update(msgspec.json.encode(self.classes) + self.traffic_class.tobytes())
+        if self.adapter is not None:
+            digest.update(self.adapter.tobytes())
         return digest.hexdigest()[:12]
 
     @cached_property
@@ -438,9 +459,11 @@ class Plan:
         them; a row below 0 is a new request outside of sessions."""
         columns = {name: getattr(self, name)[rows] for name in self.COLUMNS} | changes
         recorded, classes = self.graph.recorded, self.traffic_class
+        adapter = self.adapter
         return replace(
             self,
             traffic_class=None if classes is None else classes[rows],
+            adapter=None if adapter is None else adapter[rows],
             blocks=None if self.blocks is None else self.blocks.take(rows),
             graph=self.graph.take(rows) if recorded else CallGraph.of_turns(columns["turn"]),
             **columns,
@@ -475,7 +498,13 @@ class Plan:
             answers=tuple(self.live_answers(row)),
             copy=self.copy(cell, index),
             traffic_class=self.class_of(row),
+            adapter=0 if self.adapter is None else int(self.adapter[row]),
         )
+
+    @property
+    def adapter_names(self) -> list[str]:
+        """List the LoRA adapters of all classes."""
+        return list(dict.fromkeys(name for kind in self.classes for name in kind.adapter_names))
 
     @property
     def class_slots(self) -> list[int]:

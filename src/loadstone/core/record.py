@@ -173,6 +173,11 @@ class CellInfo(msgspec.Struct, kw_only=True):
     models: dict[str, int] | None = None
     """Answers by the model that they name, warm-up included; those that name none are not counted.
     """
+    adapter_loads: int | None = None
+    """Of LoRA adapters to the GPU; None: not known. `adapter_slots`: that there are for them."""
+    adapter_slots: int | None = None
+    misnamed: dict[str, int] = {}
+    """Answers that name another model than their class asked for, by class; warm-up included."""
     prompts_compared: int | None = None
     """Different requests, of the first that were measured, whose answers were compared by their
     text."""

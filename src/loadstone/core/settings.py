@@ -48,6 +48,7 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
     not_simulated        arguments of the deployment that change nothing here; `not_read`: inputs
                          that are left out
     assumed_acceptance   the probability that a draft token is accepted, where nobody gave it
+    adapters_guessed     release and GPU whose steps with LoRA adapters nobody measured
     draft                the model that drafts; `own_draft`: the key of older runs for it
     """
 
@@ -63,6 +64,7 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
     moves_in_waves: bool | UnsetType = UNSET
     nodes_crossed: int | UnsetType = UNSET
     own_profile: bool | UnsetType = UNSET
+    adapters_guessed: str | UnsetType = UNSET
     draft: str | UnsetType | None = UNSET
     assumed_acceptance: float | UnsetType = UNSET
     own_draft: bool | UnsetType = UNSET

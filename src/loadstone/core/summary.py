@@ -425,6 +425,7 @@ class ClassPart(Part, kw_only=True, frozen=True):
     model           name that its requests use, of a model or an adapter; None: that of the run
     rejected        of the requests that failed, those that the server turned away; `rejected_for`:
                     by reason: 429, 503, or within a stream
+    unknown_model   of the requests that failed, those whose model or adapter nobody there knows
     attainment      requests that meet every bound of their class / all of the class
     slo_met, p_slo  whether the class met its bounds, and the probability that it does
     goodput_per_s   those / duration of the cell; requests_per_s, output_tokens_per_s as in Metrics
@@ -438,6 +439,7 @@ class ClassPart(Part, kw_only=True, frozen=True):
     model: str | None = None
     rejected: int = 0
     rejected_for: dict[str, int] = {}
+    unknown_model: int = 0
     slo_met: bool | None = None
     p_slo: float | None = None
     attainment: float | None = None

@@ -93,7 +93,8 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     itself; `shorthand`: what engines.toml of the catalogue has of engines that come with Loadstone;
     `flags`: by name without dashes, `-` for `_`, and NAME=VALUE for one value alone; `models`: by
     their model_type; `priority_sign`: 1 where a larger `priority` of a request is served first, −1
-    where a smaller one is, 0 where there is none."""
+    where a smaller one is, 0 where there is none; `adapter`: the field by which a request names its
+    LoRA adapter: `model`, or `base:model`, or what else the body has."""
 
     program: str = ""
     install: str = ""
@@ -108,6 +109,7 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flags: dict[str, ReleaseFlag] = {}
     models: dict[str, ReleaseFlag] = {}
     priority_sign: int = 0
+    adapter: str = "model"
 
 
 @cache
@@ -168,6 +170,14 @@ def priority_sign(title: str | None) -> int:
         if engine_title(name) == title:
             return table.priority_sign
     return 0
+
+
+def adapter_field(title: str | None) -> str:
+    """Return how requests to an engine name their adapter; unknown ones take it for a model."""
+    for name, table in engine_tables().items():
+        if engine_title(name) == title:
+            return table.adapter
+    return "model"
 
 
 def offline_table(engine: str) -> Offline | None:

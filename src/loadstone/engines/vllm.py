@@ -240,6 +240,7 @@ class Vllm(EngineRules):
             targets=worker.argument("lora_target_modules") or "all",
             split=worker.switch("fully_sharded_loras") is True,
             idle="always" if version < (0, 11, 1) else "active" if by_active else "used",
+            measured=(0, 8) <= version < (0, 12),
         )
 
     @property

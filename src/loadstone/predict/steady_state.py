@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.adapters import different_adapters
 
 SELDOM = 1 / 1024
 """Requests that decode at once on average where they hardly ever meet."""
@@ -36,11 +37,13 @@ _FOLLOWS = 0.7
 
 
 class Lengths(NamedTuple):
-    """Mean tokens of a request; `cached`: of its prompt, those that a prefix cache has."""
+    """Mean tokens of a request; `cached`: of its prompt, those that a prefix cache has. `adapters`:
+    the share of requests that ask for each LoRA adapter."""
 
     prompt: float
     answer: float
     cached: float = 0.0
+    adapters: tuple[float, ...] = ()
 
 
 class SteadyState(NamedTuple):
@@ -124,7 +127,7 @@ def steady_state(
     batch = max(1, round(decoding / batches))
     prompting = batch if decoding >= 1 else decoding  # that bring prompts
     context = batch * (lengths.prompt + output_tokens / 2)
-    decode_s = model.step_s(batch, context, ())
+    decode_s = model.step_s(batch, context, ()) + _adapters_s(model, lengths, batch, batch)
     mixed = policy.order == "mixed"
     mixed_decodes = batch if mixed else 0
     room = policy.max_batched_tokens - mixed_decodes * policy.decode_tokens
@@ -149,6 +152,8 @@ def steady_state(
         apart = min(1.0, decoding * pieces * per_step / output_tokens)
         met = int(mixed_decodes + piece * len(chunks) * max(1 / in_step, apart))
     with_prompt_s = model.step_s(mixed_decodes, context if mixed else 0.0, chunks, met)
+    tokens = mixed_decodes + piece * len(chunks)
+    with_prompt_s += _adapters_s(model, lengths, mixed_decodes + len(chunks), tokens)
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
     prompts_seen = prompting * pieces * per_step / output_tokens
     seen = prompts_seen if in_step == 1 or prompts_seen >= 1 else 1 - (1 - prompts_seen) ** in_step
@@ -169,3 +174,13 @@ def steady_state(
     users = decoding + rate * (base_s + waited_s)
     token_s = model.request_token_s + (with_prompt_s if pieces > 1 else more_s) / piece
     return SteadyState(decoding, users, rate, tpot_s, base_s, busy, queue_s, prompt_token_s=token_s)
+
+
+def _adapters_s(model: StepModel, lengths: Lengths, requests: float, tokens: float) -> float:
+    """Return what a step of so many requests and tokens takes longer for LoRA adapters, as many
+    different ones as it has on average."""
+    times = model.adapters
+    if times is None:
+        return 0.0
+    different = min(times.slots, different_adapters(lengths.adapters, requests))
+    return times.step_s(tokens, different)

@@ -144,6 +144,7 @@ class CellLoop:
             packets_missed=step.packets_missed,
             packets_lost=step.packets_lost,
             models=dict(step.models),
+            misnamed=dict(step.misnamed),
             unlisted=dict(step.unlisted),
             hidden_tokens=step.hidden_tokens,
             text_sizes=step.text_sizes,

@@ -25,7 +25,7 @@ from loadstone.core.extras import require
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
-from loadstone.engines.table import priority_sign
+from loadstone.engines.table import adapter_field, priority_sign
 from loadstone.measure.client.packets import check_packets
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
@@ -35,6 +35,7 @@ from loadstone.measure.engines.server import PATIENCE, Server
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.measure.wire.wire import find_wire
 from loadstone.runs import execution, profiler, targets
+from loadstone.runs.adapters import find_adapters
 from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.launched import check_start
 from loadstone.runs.targets import Servers, Tell, longest_tokens
@@ -67,6 +68,7 @@ class ProbedServer(NamedTuple):
     addresses   of each server, its URL in parts and its base path
     keys        secrets, which are written down nowhere
     notes       what the user should know of the probing
+    adapters    numbers of LoRA adapters by name, where the server's requests have these
     """
 
     target: Target
@@ -76,6 +78,7 @@ class ProbedServer(NamedTuple):
     addresses: list[tuple[SplitResult, str]]
     keys: list[str]
     notes: list[str]
+    adapters: dict[str, int] = {}  # noqa: RUF012
 
 
 class Prepared(NamedTuple):
@@ -174,6 +177,7 @@ def probe(
         )
     with Server(urls[0], headers, client.proxy, extra_body=client.extra_body) as server:
         target, vocabulary, request = attach.attach(server, needs)
+        adapters = find_adapters(server, plan, adapter_field(target.engine))
         addresses, cuts = [(server.parts, server.base_path)], server.cuts
         missed = server.missed
     target.urls, engines = [target.url], [target.engine]
@@ -220,6 +224,7 @@ def probe(
         addresses,
         keys,
         stays + [blank(note, keys) for note in notes + missed],
+        adapters,
     )
 
 

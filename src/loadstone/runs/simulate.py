@@ -28,6 +28,7 @@ from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
 from loadstone.core.vectors import Ints64
+from loadstone.engines import rules_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
@@ -127,6 +128,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
             )
         plan.workload["mode"] = "offline"
     execution.bounds_of(output, plan)
+    check_adapters(plan, deployment)
     lengths = check(plan, longest, limit)
     fleet = fleet_for(
         fleet, deployment, lengths, acceptance=simulator.acceptance, route=simulator.route
@@ -222,8 +224,14 @@ class _Simulation:
             yield from tables(plan, cell, run, self.fleet.policy)
             if run.pool_times is not None:
                 info.settings.pools.append(describe_pools(run, run.pool_times))
+            loads, slots = run.adapter_loads
             info.cells[cell] = CellInfo(
-                load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s
+                load=load,
+                start_s=start_s,
+                issue_end_s=run.issue_end_s,
+                end_s=run.over_s,
+                adapter_loads=loads,
+                adapter_slots=slots,
             )
             took_s = time.monotonic() - begun_s
             run_folder.log(
@@ -250,6 +258,24 @@ def check(plan: Plan, longest: int, what: str) -> Ints64:
             )
         lengths.append(both)
     return np.concatenate(lengths)
+
+
+def check_adapters(plan: Plan, deployment: Deployment) -> None:
+    """Refuse adapters that the deployment has no slots for. Raises InputError."""
+    slots = rules_of(deployment.decoder).adapter_slots
+    for of_class in plan.classes:
+        if of_class.adapter is None:
+            continue
+        if slots is None:
+            raise InputError(
+                f"class {of_class.name}: adapter: the deployment has no slots for any; add e.g."
+                f" max_loras=4 to {deployment.name}"
+            )
+        if (of_class.adapter_rank or 0) > slots.rank:
+            raise InputError(
+                f"class {of_class.name}: adapter of rank {of_class.adapter_rank}: slots have room"
+                f" for rank {slots.rank}; raise max_lora_rank"
+            )
 
 
 def _moves_in_waves(plan: Plan, cell: int) -> bool:
@@ -300,6 +326,8 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
         basis.profile = profile.name
+        if fleet.model.adapters is not None and fleet.model.adapters.guessed:
+            basis.adapters_guessed = fleet.model.adapters.guessed
         unmeasured_parts = [
             unmeasured(worker, model.profile)
             for worker, model in zip(workers, _models(fleet), strict=True)

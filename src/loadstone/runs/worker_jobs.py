@@ -11,12 +11,13 @@ import msgspec
 from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
-from loadstone.engines.table import priority_sign
+from loadstone.engines.table import adapter_field, priority_sign
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.client.protocol import Address, ClassWire, Destination, Job
 from loadstone.measure.engines.http import check_url
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.measure.wire.wire import find_wire
+from loadstone.runs.adapters import name_adapter
 from loadstone.runs.execution import OpenRun
 from loadstone.runs.preflight import ProbedServer, class_headers
 from loadstone.workload.options import ClientOptions, Options
@@ -115,6 +116,8 @@ def class_wires(plan: Plan, server: ProbedServer) -> list[ClassWire]:
     """Write the bodies and headers of each class of traffic. Raises InputError where one has no
     key."""
     request, sign = server.request, priority_sign(server.target.engine)
+    numbers = {name: number for number, name in enumerate(plan.adapter_names, start=1)}
+    field = adapter_field(server.target.engine)
     wires = []
     for of_class, headers in zip(plan.classes, class_headers(plan), strict=True):
         fields: dict[str, Any] = {}
@@ -123,7 +126,13 @@ def class_wires(plan: Plan, server: ProbedServer) -> list[ClassWire]:
         spec = msgspec.structs.replace(
             request, model=of_class.model or request.model, extra=fields | request.extra
         )
-        wires.append(ClassWire(body=make_body(spec), headers=headers))
+        adapters = {
+            numbers[name]: make_body(
+                name_adapter(spec, field, of_class, name, server.adapters[name])
+            )
+            for name in of_class.adapter_names
+        }
+        wires.append(ClassWire(body=make_body(spec), headers=headers, adapters=adapters))
     return wires
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from loadstone.core.files import read_bytes
 from loadstone.core.plan import Plan, TrafficClass
 from loadstone.core.secrets import has_scheme, names_key
 from loadstone.core.summary import TASK
-from loadstone.core.vectors import Array, Ints64
+from loadstone.core.vectors import Array, Ints32, Ints64
 from loadstone.core.yaml_text import decode_yaml
 from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions
@@ -28,6 +28,9 @@ from loadstone.workload.option_values import check_headers
 
 MAX_CLASSES = 64
 _MAX_BYTES = 1 << 20
+_MOST_ADAPTERS = 10_000
+_ADAPTERS = 11
+"""The purpose of the generator that draws them."""
 _NAME_MARKS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
 _PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 _OWN_KEYS = (
@@ -41,6 +44,9 @@ _OWN_KEYS = (
     "headers",
     "key_env",
     "model",
+    "adapter",
+    "adapters",
+    "popularity",
 )
 WORKLOAD_KEYS = (
     "input",
@@ -107,15 +113,48 @@ def _read_file(file: Path) -> list[ClassRequest]:
         raise InputError(
             f"--mix {file}: has no list 'classes'; write e.g. classes: [{{name: chat}}]"
         )
-    unknown = set(document) - {"mix", "classes"}
+    unknown = set(document) - {"mix", "classes", "adapters"}
     if unknown:
         raise InputError(f"--mix {file}: {sorted(map(str, unknown))[0]!r} is no key of a mix")
     if document.get("mix", 1) != 1:
         raise InputError(f"--mix {file}: this version of Loadstone reads 'mix: 1'")
-    return [
+    classes = [
         _read_class(entry, f"--mix {file}: class {number}")
         for number, entry in enumerate(listed, start=1)
     ]
+    described = _read_adapters(document.get("adapters"), f"--mix {file}: adapters")
+    unused = described.keys() - {of_class.traffic.adapter for of_class in classes}
+    if unused:
+        raise InputError(f"--mix {file}: adapters: no class asks for {sorted(unused)[0]!r}")
+    return [_with_adapter(of_class, described) for of_class in classes]
+
+
+class _Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds what a mix says of an adapter. Slots have room for all targets, whatever one has."""
+
+    rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] | None = None
+    targets: Literal["all"] = "all"
+    path: str | None = None
+
+
+def _read_adapters(described: Any, place: str) -> dict[str, _Adapter]:
+    try:
+        return msgspec.convert(described or {}, dict[str, _Adapter])
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{place}: {error}; write e.g. adapters: {{legal: {{rank: 16, targets: all}}}}"
+        ) from None
+
+
+def _with_adapter(of_class: ClassRequest, described: Mapping[str, _Adapter]) -> ClassRequest:
+    """Return a class with what is known of its adapter."""
+    found = described.get(of_class.traffic.adapter or "")
+    if found is None:
+        return of_class
+    traffic = msgspec.structs.replace(
+        of_class.traffic, adapter_rank=found.rank, adapter_path=found.path
+    )
+    return msgspec.structs.replace(of_class, traffic=traffic)
 
 
 def _split(text: str) -> dict[str, Any]:
@@ -187,9 +226,30 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
         headers=own_headers,
         key_env=_read_text(given, "key_env", name),
         model=_read_text(given, "model", name),
+        **_read_popularity(given, name),
     )
     workload = {key: given[key] for key in WORKLOAD_KEYS if key in given}
     return ClassRequest(traffic, amounts.get("share"), amounts.get("rate"), workload)
+
+
+def _read_popularity(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Read which adapters a class has: one by its name, or so many, equally popular or by Zipf's
+    law."""
+    adapter, count = _read_text(given, "adapter", name), given.get("adapters")
+    if adapter is not None and "model" in given:
+        raise InputError(f"class {name}: adapter and model: an adapter goes by its own name")
+    if count is None:
+        if "popularity" in given:
+            raise InputError(f"class {name}: popularity is of several adapters; give adapters too")
+        return {"adapter": adapter}
+    number = _number(count, name, "adapters")
+    if number != int(number) or number > _MOST_ADAPTERS:
+        raise InputError(f"class {name}: adapters {count!r} is no whole number up to 10,000")
+    law, _, power = str(given.get("popularity", "equal")).partition(":")
+    if law not in ("equal", "zipf") or (law == "equal" and power):
+        raise InputError(f"class {name}: popularity must be equal, zipf, or e.g. zipf:1.2")
+    exponent = _number(power or 1, name, "popularity") if law == "zipf" else 0.0
+    return {"adapter": adapter or name, "adapters": int(number), "popularity": exponent}
 
 
 def _number(value: Any, name: str, key: str) -> float:
@@ -380,7 +440,36 @@ class Mix(Workload):
             "exact_output": has_exact,
             "classes": tuple(part.request.traffic for part in self.parts),
             "traffic_class": rows["traffic_class"],
+            "adapter": self._adapters(rows, draw.seed),
         }
+
+    def _adapters(self, rows: Rows, seed: int) -> Ints32 | None:
+        """Draw the adapter of each row, the same for the turns of a session: its number among those
+        of all classes."""
+        names = list(
+            dict.fromkeys(
+                name for part in self.parts for name in part.request.traffic.adapter_names
+            )
+        )
+        if not names:
+            return None
+        numbers = {name: number for number, name in enumerate(names, start=1)}
+        drawn = np.zeros(len(rows["turn"]), np.int32)
+        for place, part in enumerate(self.parts):
+            of_class = part.request.traffic
+            chosen = rows["traffic_class"] == place
+            session = np.cumsum(np.asarray(rows["turn"])[chosen] <= 0) - 1
+            if not of_class.adapter_names or not len(session):
+                continue
+            # Cells draw alike, as they do all else.
+            cells = rows["cell"][chosen]
+            session -= session[np.searchsorted(cells, cells)]
+            shares = np.arange(1, len(of_class.adapter_names) + 1) ** -of_class.popularity
+            luck = np.random.default_rng([seed, place, _ADAPTERS]).random(session.max() + 1)
+            picks = np.searchsorted(np.cumsum(shares / shares.sum()), luck, "right")
+            own = np.array([numbers[name] for name in of_class.adapter_names], np.int32)
+            drawn[chosen] = own[picks.clip(0, len(own) - 1)][session]
+        return drawn
 
 
 def rate_shares(requests: Sequence[ClassRequest], rate: float) -> list[float]:

@@ -183,6 +183,10 @@ def other_model(cell: JudgedCell) -> Findings:
     models.
     """
     target, counts = cell.target, Counter(cell.info.models)
+    for of_class in cell.plan.classes:
+        for asked in (of_class.model, *of_class.adapter_names):
+            for name in [name for name in counts if asked and name.endswith(asked)]:
+                del counts[name]
     if target is None or not counts:
         return
     ((name, _),) = counts.most_common(1)

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
-from loadstone.core.plan import Load
+from loadstone.core.plan import Plan
+from loadstone.core.record import CellInfo
 from loadstone.core.summary import ClassPart
 
 
-def class_findings(parts: Sequence[ClassPart], load: Load) -> Findings:
-    """Find classes that got few answers, or were turned away, or came otherwise than planned."""
+def class_findings(parts: Sequence[ClassPart], plan: Plan, info: CellInfo, cell: int) -> Findings:
+    """Find classes that got few answers, or were turned away, or came otherwise than planned, or
+    whose adapters are not there or not enough."""
+    load = plan.cells[cell]
+    yield from _adapter_findings(parts, plan, info, cell)
     for part in parts:
         sent, done = part.requests.sent or 0, part.requests.completed
         if done < thresholds.CLASS_ANSWERS:
@@ -24,3 +28,39 @@ def class_findings(parts: Sequence[ClassPart], load: Load) -> Findings:
             yield finding(
                 "class_shares_drifted", traffic_class=part.name, share=share, planned=planned
             )
+
+
+def _adapter_findings(
+    parts: Sequence[ClassPart], plan: Plan, info: CellInfo, cell: int
+) -> Findings:
+    for part, kind in zip(parts, plan.classes, strict=True):
+        asked = kind.adapter or kind.model
+        if part.unknown_model and asked is not None:
+            yield finding(
+                "adapter_missing.refused",
+                traffic_class=part.name,
+                asked=asked,
+                refused=part.unknown_model,
+                sent=part.requests.sent,
+            )
+        elif part.name in info.misnamed:
+            yield finding(
+                "adapter_missing",
+                traffic_class=part.name,
+                asked=asked,
+                answers=info.misnamed[part.name],
+            )
+    if plan.adapter is None or info.adapter_slots is None:
+        return
+    rows = plan.rows(cell)
+    different = len(set(plan.adapter[rows.start : rows.stop].tolist()) - {0})
+    answers = sum(part.requests.completed for part in parts)
+    loads = info.adapter_loads
+    if different > info.adapter_slots or (loads or 0) > answers * thresholds.ADAPTER_LOADS:
+        yield finding(
+            "adapters_thrash",
+            different=different,
+            slots=info.adapter_slots,
+            loads=loads,
+            answers=answers,
+        )

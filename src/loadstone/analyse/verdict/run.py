@@ -205,6 +205,8 @@ def prediction_findings(info: RunInfo) -> Findings:
         yield finding("uncovered", classes=basis.uncovered)
     if basis.priorities_unused:
         yield finding("priorities_unused")
+    if basis.adapters_guessed:
+        yield finding("lora_guessed", release=basis.adapters_guessed)
     if basis.moves_in_waves is True:
         yield finding("waves")
     if basis.nodes_crossed and not basis.own_profile:

@@ -372,5 +372,7 @@ SYSTEM_TOKENS = 16
 
 CLASS_ANSWERS = 16
 """Answers of a class of traffic from which its median means anything."""
+ADAPTER_LOADS = 0.25
+"""Loads of adapters to the GPU for each answer."""
 CLASS_DRIFT = 0.1
 """Relative difference between a class's share of the requests sent and of those planned."""

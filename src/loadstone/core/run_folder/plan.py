@@ -49,6 +49,8 @@ def write_plan(path: Path, plan: Plan) -> None:
     if plan.traffic_class is not None:
         columns["class"] = pa.array(plan.traffic_class)
         schema = _CLASS_SCHEMA
+    if plan.adapter is not None:
+        columns["adapter"] = pa.array(plan.adapter)
     table = pa.table(columns)
     description = _PlanDescription(
         schema,
@@ -120,6 +122,7 @@ def read_plan(path: Path) -> Plan:
         texts = table["prompt"].combine_chunks().dictionary_encode()
         blocks = _blocks(table, about.block_tokens) if "blocks" in table.column_names else None
         classes = table["class"].to_numpy().astype(np.uint8) if about.classes else None
+        adapter = table["adapter"].to_numpy() if "adapter" in table.column_names else None
         graph = CallGraph.of_turns(columns["turn"])
         if about.schema == _GRAPH_SCHEMA:
             graph = _graph(table, about.live)
@@ -151,6 +154,9 @@ def read_plan(path: Path) -> Plan:
         impossible.append("cell")
     if classes is not None and not _check_within(classes, len(about.classes) - 1, 0):
         impossible.append("class")
+    adapters = {name for kind in about.classes for name in kind.adapter_names}
+    if adapter is not None and not _check_within(adapter, len(adapters), 0):
+        impossible.append("adapter")
     impossible += _find_impossible(blocks, graph, columns["turn"], len(messages))
     if impossible:
         raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
@@ -167,6 +173,7 @@ def read_plan(path: Path) -> Plan:
         graph=graph,
         classes=about.classes,
         traffic_class=classes,
+        adapter=adapter,
         **columns,
     )
 

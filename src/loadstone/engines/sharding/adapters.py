@@ -31,6 +31,7 @@ class AdapterSlots(msgspec.Struct, frozen=True):
     overlaps     steps do not wait for loads
     idle         what a step pays for slots: `always`, if it has adapters (`used`), or for those of
                  the adapters in it alone (`active`)
+    measured     there are measurements of such a release's steps
     """
 
     slots: int
@@ -43,6 +44,7 @@ class AdapterSlots(msgspec.Struct, frozen=True):
     passes: bool = True
     overlaps: bool = False
     idle: str = "always"
+    measured: bool = False
 
 
 def adapted(run: Layers, hidden: int, targets: str = "all") -> Iterator[Matrix]:

@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -50,15 +50,15 @@ class Feed:
         self,
         plan: Plan,
         prompts: PromptWriter,
-        bodies: Sequence[RequestBody],
+        bodies: Sequence[Mapping[int, RequestBody]],
         graded: RequestBody,
         soon: Callable[..., object],
         *,
         stored: bool,
     ) -> None:
-        """`bodies`: of requests, by class; `graded`: the body of requests whose answers are graded.
-        `soon(callback)`: call back when there is time. `stored`: later turns name the server's
-        stored answers."""
+        """`bodies`: of requests, by class and adapter; `graded`: the body of requests whose answers
+        are graded. `soon(callback)`: call back when there is time. `stored`: later turns name the
+        server's stored answers."""
         self._plan = plan
         self._prompts = prompts
         self._bodies, self._graded = bodies, graded
@@ -186,7 +186,7 @@ class Feed:
     ) -> Due:
         answers = self._answers.get(request.session_id or "") if request.answers else None
         opened = self._prompts.opened(request, history, answers or {})
-        of_class = self._bodies[request.traffic_class]
+        of_class = self._bodies[request.traffic_class][request.adapter]
         of_phase = self._graded if request.phase == "check" else of_class
         prompt = self._prompts.closed(opened, request)
         body = of_phase.render(prompt, request.output_tokens, self._find_stored(request))
@@ -267,7 +267,14 @@ class StepLoad:
     A slot of a closed loop holds a request under way, or a session with its pauses.
     """
 
-    def __init__(self, step: Step, plan: Plan, feed: Feed) -> None:
+    def __init__(
+        self,
+        step: Step,
+        plan: Plan,
+        feed: Feed,
+        asked: Mapping[tuple[int, int], str] | None = None,
+    ) -> None:
+        """`asked`: the model that requests name, by class and adapter, where the run's is not."""
         load = plan.cells[step.cell]
         self.begun = False
         """Its start has come."""
@@ -284,6 +291,8 @@ class StepLoad:
         self._load = load
         self._feed = feed
         self._cyclic = plan.cyclic(step.cell)
+        self._asked = asked or {}
+        self._classes = plan.classes
         self._cap = math.inf if load.max_concurrency is None else self._share(load.max_concurrency)
         self._class_slots = plan.class_slots
         self._taken = [0] * max(1, len(self._class_slots))
@@ -347,6 +356,10 @@ class StepLoad:
             kept = name if name in result.openings or len(result.openings) < _NAMES else "others"
             result.openings[kept] = result.openings.get(kept, 0) + 1
         model = [stream.answer.model] if stream.answer.model is not None else []
+        asked = self._asked.get((stream.request.traffic_class, stream.request.adapter))
+        if asked is not None and model and model != [asked]:
+            name = self._classes[stream.request.traffic_class].name
+            result.misnamed[name] = result.misnamed.get(name, 0) + 1
         for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):
             for name in (blank(name, keys) for name in names):
                 kept = name if name in counts or len(counts) < _NAMES else "others"

@@ -48,10 +48,14 @@ class Destination(msgspec.Struct, kw_only=True):
 
 class ClassWire(msgspec.Struct, kw_only=True):
     """Holds the body of the requests of a class of traffic, and headers in place of those of the
-    same name."""
+    same name; `adapters`: bodies of those that ask for one, by its number in the plan."""
 
     body: dict[str, Any]
     headers: list[tuple[str, str]] = []
+    adapters: dict[int, dict[str, Any]] = {}
+
+    def body_of(self, adapter: int) -> dict[str, Any]:
+        return self.adapters.get(adapter, self.body)
 
 
 class Job(msgspec.Struct, kw_only=True, tag="job"):
@@ -172,6 +176,8 @@ class StepDone(msgspec.Struct, tag="done"):
     """These two of CellInfo."""
     models: dict[str, int] = {}
     """Answers by the model that they name."""
+    misnamed: dict[str, int] = {}
+    """Those that name another than their class asked for, by class."""
     unlisted: dict[str, int] = {}
     """Answers by the unknown fields in which they had output."""
     hidden_tokens: int = 0
@@ -198,6 +204,7 @@ class StepDone(msgspec.Struct, tag="done"):
         self.clocks_apart_ns = max(self.clocks_apart_ns, other.clocks_apart_ns)
         self.hidden_tokens += other.hidden_tokens
         self.models = dict(Counter(self.models) + Counter(other.models))
+        self.misnamed = dict(Counter(self.misnamed) + Counter(other.misnamed))
         self.unlisted = dict(Counter(self.unlisted) + Counter(other.unlisted))
         self.openings = dict(Counter(self.openings) + Counter(other.openings))
         self.texts.update(other.texts)

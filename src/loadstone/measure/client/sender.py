@@ -89,11 +89,23 @@ class Sender:
         self._feed = Feed(
             plan,
             prompts,
-            [RequestBody(of_class.body, wire.spell) for of_class in classes],
+            [
+                {
+                    adapter: RequestBody(of_class.body_of(adapter), wire.spell)
+                    for adapter in (0, *of_class.adapters)
+                }
+                for of_class in classes
+            ],
             RequestBody(job.graded_body, wire.spell),
             loop.call_soon,
             stored=job.stored,
         )
+        self._asked = {
+            (number, adapter): model
+            for number, of_class in enumerate(classes)
+            for adapter in (0, *of_class.adapters)
+            if (model := str(of_class.body_of(adapter).get("model"))) != job.body.get("model")
+        }
         self.packets = _open_ring(job) if job.packets else None
         self._fleet = ServerFleet(self, job.destinations, job.route)
         self._heads = [
@@ -116,7 +128,7 @@ class Sender:
     # --- a step -----------------------------------------------------------------------------------
 
     def begin(self, step: Step) -> None:
-        self._step = load = StepLoad(step, self._plan, self._feed)
+        self._step = load = StepLoad(step, self._plan, self._feed, self._asked)
         if load.connects_ahead:
             self._fleet.preconnect(load.at_once, self.loop.call_later)
         if not self._stopping:

@@ -32,13 +32,18 @@ def serve(settings: Settings) -> None:
     fleet = None
     if settings.deployment:
         from loadstone.catalogue.deployment.shorthand import parse_deployment
+        from loadstone.engines import rules_of
         from loadstone.predict.simulator.fleet import fleet_of, longest_request
 
         deployed = parse_deployment(settings.deployment)
         fleet = fleet_of(deployed, acceptance=settings.acceptance, profile=settings.profile)
         longest, _ = longest_request(deployed, fleet.policy)
         settings = msgspec.structs.replace(
-            settings, deployment=deployed.name, model=deployed.model.name, max_model_len=longest
+            settings,
+            deployment=deployed.name,
+            model=deployed.model.name,
+            adapters=tuple(rules_of(deployed.decoder).adapter_paths),
+            max_model_len=longest,
         )
     with contextlib.suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

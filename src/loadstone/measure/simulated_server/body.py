@@ -1,7 +1,7 @@
 """Reads what a request asks for: its JSON body, how many tokens go in and out, and when it is
 refused."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -114,13 +114,16 @@ class GenerateBody(SimulatedBody):
 Body = TypeVar("Body", bound=SimulatedBody)
 
 
-def parse_body(data: bytes, kind: type[Body], model: str = MODEL) -> Body:
-    """Parse a JSON body into a request for the model of that name. Raises RefusalError."""
+def parse_body(
+    data: bytes, kind: type[Body], model: str = MODEL, adapters: Collection[str] = ()
+) -> Body:
+    """Parse a JSON body into a request for the model of that name, or for one of its adapters.
+    Raises RefusalError."""
     try:
         body = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusalError(400, str(error)) from None
-    if body.model not in (None, model):
+    if body.model not in (None, model, *adapters):
         raise RefusalError(404, f"The model `{body.model}` does not exist.")
     # To answer with one would be to serve a part of the load that was asked for.
     for name, value in body.counts().items():

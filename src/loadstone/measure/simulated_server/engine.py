@@ -137,6 +137,7 @@ class RealTimeEngine:
             return
         sequence = Sequence(serial, stream.input_tokens, stream.output_tokens)
         sequence.share(SingleBlocks(stream.keys), len(stream.keys))
+        sequence.adapter = stream.adapter
         self._turn += 1
         unit = route(self._units, self._turn, self._route, sequence)
         self._sequences[serial] = sequence

@@ -318,7 +318,11 @@ class ServerConnection(asyncio.Protocol):
                 }
                 if engine is not None:  # not OpenAI's: bench keeps it with the run
                     card["deployment"] = settings.deployment
-                self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
+                cards = [card] + [
+                    card | {"id": name, "root": name, "parent": settings.model}
+                    for name in settings.adapters
+                ]
+                self.respond(request, msgspec.json.encode({"object": "list", "data": cards}))
             case "/truth":
                 self.respond(
                     request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist)
@@ -351,13 +355,17 @@ class ServerConnection(asyncio.Protocol):
     def _generate(self, request: HttpRequest, wire: SimulatedWire) -> None:
         name = request.id or next(_generated_ids)
         settings, engine = self._server.settings, self._server.engine
-        body = parse_body(request.body, wire.body, settings.model)
+        body = parse_body(request.body, wire.body, settings.model, settings.adapters)
         content = self._recall(body) + wire.content(body)
         tokens = count_tokens(wire, body, len(content), settings.max_model_len)
+        if body.model in settings.adapters:
+            settings = msgspec.structs.replace(settings, model=str(body.model))
         answer = wire.answer(body, settings, tokens, name=name, truth=request.truth)
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
         stream = AnswerWriter(self, request, answer, settings.tokens_per_event, times)
         if engine is not None:
+            if body.model in settings.adapters:
+                stream.adapter = 1 + settings.adapters.index(str(body.model))
             stream.keys = Keys(content, stream.output_tokens, engine.block_tokens)
             try:
                 engine.submit(stream, request.arrival_ns)

@@ -92,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                        with text (llama.cpp)
     done               ends streams with `[DONE]`
     model              the name under which it serves
+    adapters           of LoRA, whose names are served too
     max_model_len      the most tokens of input and output together
     keep_truth         keeps when each event with text was written, until GET /truth takes it
     """
@@ -107,6 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = "asked"
     done: bool = True
     model: str = MODEL
+    adapters: tuple[str, ...] = ()
     max_model_len: int = 131_072
     keep_truth: bool = False
 

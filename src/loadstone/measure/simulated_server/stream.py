@@ -99,7 +99,7 @@ class AnswerWriter:
     """An answer that is being written over a connection, when its scheduler says so.
 
     `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for
-    it, −1 before it is submitted to one.
+    it, −1 before it is submitted to one. `adapter`: its number, 0: none.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class AnswerWriter:
         self.answer = answer
         self.sent = 0
         self.serial = -1
+        self.adapter = 0
         self.input_tokens, self.output_tokens = answer.input_tokens, answer.output_tokens
         self.keys: Sequence[Hashable] = ()
         self.cached_tokens = 0

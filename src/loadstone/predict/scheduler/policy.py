@@ -33,6 +33,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
 from loadstone.engines.rules import EngineRules, Load, Order, Route, Scheduling, Write
+from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens
 
 
@@ -121,6 +122,8 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                              away (vLLM's --max-num-queued-reqs)
     max_queued_tokens        of prompts whose first token has not come, likewise; while there are as
                              many, all that come are turned away (vLLM's --max-num-queued-tokens)
+    adapters                 slots for LoRA adapters: a request whose adapter has none in the batch,
+                             nor finds a free one, is not let in; None: no request has an adapter
     """
 
     kv_blocks: int
@@ -148,6 +151,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_waiting: int | None = None
     max_under_way: int | None = None
     max_queued_tokens: int | None = None
+    adapters: AdapterSlots | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):
@@ -220,6 +224,13 @@ def _speculation(worker: Worker, acceptance: float, most_tokens: int) -> Specula
             " e.g. 3"
         )
     return Speculative(int(drafts), acceptance)
+
+
+def _adapter_slots(rules: EngineRules, pipeline: int) -> AdapterSlots | None:
+    slots = rules.adapter_slots
+    if pipeline > 1 and slots is not None:
+        raise InputError(f"{rules.worker.name}: adapters are not simulated with pp; leave one out")
+    return slots
 
 
 def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:
@@ -308,5 +319,6 @@ def policy_of(
         pipeline=pipeline,
         batch_seqs=batch_seqs,
         tiers=_tiers_of(rules, pipeline == 1 and kept),
+        adapters=_adapter_slots(rules, pipeline),
         **as_scheduled,
     )

@@ -88,6 +88,8 @@ class Scheduler(Running):
         self._chunked = policy.chunked
         self._decode_tokens = policy.decode_tokens
         self._by_priority = policy.priorities
+        self._slots = policy.adapters
+        self._passes = self._slots is None or self._slots.passes
         self._turns_away = policy.turns_away
         self._displaces = policy.priorities and policy.preempt_above is not None
         self._displaced: list[Sequence] = []
@@ -142,7 +144,7 @@ class Scheduler(Running):
             return not self.running
         if self._gather:
             return len(self.running) + len(self.waiting) < self._max_seqs
-        if self.tiers is not None or self._by_priority:
+        if self.tiers is not None or self._by_priority or self._slots is not None:
             return len(self.running) < self._max_seqs
         return not self.waiting and len(self.running) < self._max_seqs
 
@@ -333,7 +335,10 @@ class Scheduler(Running):
         """
         if not self.policy.keep_free or not self.has_prompts or not self.waiting:
             return None
-        first = self.waiting[0]
+        used = self._used_adapters()
+        first = next((each for each in self.waiting if self._has_slot(each, used)), None)
+        if first is None:
+            return None
         if self._sure and self._pool.most_blocks + first.most_blocks > self._blocks:
             return None
         return first if self._wanted(first, steps) <= free else None
@@ -421,13 +426,20 @@ class Scheduler(Running):
         if pool.cache is not None:
             pool.cache.shrink(self._free())  # the decodes of the step take their blocks first
         waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
-        tiers = self.tiers
+        tiers, used = self.tiers, self._used_adapters()
         aside: list[Sequence] = []
         full = False
         while len(waiting) > self._unseen and budget > 0:
             sequence = waiting[0]
             full = full or len(running) >= max_seqs
-            if full and not (self._displaces and self._displace_for(sequence)):
+            if full and not self._displaces:
+                break
+            if not self._has_slot(sequence, used):
+                if not self._passes:
+                    break
+                aside.append(waiting.popleft())
+                continue
+            if full and not self._displace_for(sequence):
                 break
             loaded = tiers is not None and sequence.fetched
             if pool.cache is not None and not loaded and sequence.computed < sequence.target:
@@ -449,6 +461,7 @@ class Scheduler(Running):
                 break
             waiting.popleft()
             running[sequence] = None
+            used.add(sequence.adapter)
             if sequence.preempted and not self._shares and not self._awaits_preempted():
                 pool.cache = None  # nobody waits who could find anything again
             if not new:  # its cache was computed elsewhere
@@ -467,6 +480,24 @@ class Scheduler(Running):
             if self._has_queue_room(sequence):
                 self._enqueue(sequence)
         self._displaced.clear()
+
+    @property
+    def step_adapters(self) -> set[int]:
+        """The adapters of the step that was scheduled; 0: of requests without one."""
+        decoding = {s.adapter for s in self.running if s.end_tick} if self.decoding else set()
+        return decoding | {sequence.adapter for sequence, _, _ in self.chunks}
+
+    def _used_adapters(self) -> set[int]:
+        """The adapters of what runs, where there are slots for them; else nothing is looked at."""
+        return set() if self._slots is None else {sequence.adapter for sequence in self.running}
+
+    def _has_slot(self, sequence: Sequence, used: set[int]) -> bool:
+        """Tell whether a batch with these adapters has a slot for one more request (vLLM's
+        Scheduler.schedule; SGLang's can_run_lora_batch)."""
+        slots = self._slots
+        if slots is None or sequence.adapter in used or not (sequence.adapter or slots.needs_base):
+            return True
+        return len(used) - (0 in used and not slots.needs_base) < slots.slots
 
     def _awaits_preempted(self) -> bool:
         """Tell whether one that gave way waits, who stands in front where there are no

@@ -32,6 +32,7 @@ class Sequence:
     fetched        it holds the blocks of what is computed, though it does not run: they are or were
                    loaded into them
     priority       the larger is served first, where the policy has priorities
+    adapter        its LoRA adapter's number; 0: it has none
     order          by which it is served then: the smallest first
     found          what each tier has of it, where the step loads it (LowerTiers.find)
     """
@@ -39,7 +40,7 @@ class Sequence:
     # Defaults of the class: a million of these are made, and most fields are set only once it runs.
     emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = (
         shared_blocks
-    ) = session = priority = 0
+    ) = session = priority = adapter = 0
     order: tuple[int, int] = (0, 0)
     base: float = 0
     growth: float = 1

@@ -193,6 +193,7 @@ def _arrive(
             run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
     sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
     sequence.priority = requests.priority[row]
+    sequence.adapter = requests.adapter[row]
     turn = requests.turn[row]
     sequence.session = index - turn if turn > 0 else index
     if contents is not None:

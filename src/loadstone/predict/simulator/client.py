@@ -35,6 +35,7 @@ class CellRequests:
     turnaround_s    of the client before it
     traffic_class   where slots are a class's own
     priority        of each request; the larger is served first
+    adapter         of each request, its number from 1 on; 0: none
     intended_s_of, sent_s_of   filled by the client, by index
     """
 
@@ -64,6 +65,9 @@ class CellRequests:
         if plan.class_slots and plan.traffic_class is not None:
             self.traffic_class = plan.traffic_class[cell_rows].tolist()
         self.priority = _priorities(plan, cell, unset_priority)
+        self.adapter = [0] * self.count
+        if plan.adapter is not None:
+            self.adapter = plan.adapter[cell_rows].tolist()
         self.request_s: list[float] = (request_s + request_token_s * tokens).tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count

@@ -18,6 +18,8 @@ import numpy as np
 from loadstone.core.vectors import Floats
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
+from loadstone.predict.simulator.adapters import ResidentAdapters
+from loadstone.predict.step_time.adapters import AdapterTimes
 from loadstone.workload.routing import choose_by_prefix
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ class StepTimes(Protocol):
         this one.
         """
         ...
+
+    adapters: AdapterTimes | None
+    """Of LoRA adapters; asked for where the policy has slots for them alone."""
 
     def decode_line(self, decodes: int, /) -> tuple[float, float]:
         """Time a step of decodes alone whose windows are full: seconds, and seconds more per KV
@@ -162,6 +167,10 @@ class Replica:
         self._step_s = model.step_s
         self._stretch = DecodeTimes(model).stretch
         self._a = self._b = 0.0
+        self.adapters: ResidentAdapters | None = None
+        slots = scheduler.policy.adapters
+        if slots is not None and model.adapters is not None:
+            self.adapters = ResidentAdapters(slots, model.adapters)
 
     @property
     def load(self) -> int:
@@ -247,6 +256,15 @@ class Replica:
     def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
         """Time what was scheduled, as `plan` does; `met_tokens` as step_s has them, for a group
         with prompts in its step."""
+        if self.adapters is None:
+            return self._timed(steps, met_tokens)
+        a, b, steps = self._timed(steps, met_tokens)
+        if not steps:
+            return a, b, steps
+        added_s, loading_s = self.adapters.step_s(self.scheduler.step_adapters, self.tokens)
+        return a + added_s + loading_s, b, 1 if loading_s else steps
+
+    def _timed(self, steps: int, met_tokens: int | None) -> tuple[float, float, int]:
         scheduler = self.scheduler
         decodes = scheduler.decodes if scheduler.decoding else 0
         if scheduler.chunks or (met_tokens is not None and decodes):

@@ -40,6 +40,8 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
         return False
     if policy.poll_steps or policy.gather_steps or policy.pipeline > 1 or policy.turns_away:
         return False
+    if policy.adapters is not None:
+        return False
     if load.max_concurrency is not None or load.duration_s is not None or load.is_burst:
         return False
     return policy.reserved_tokens is None

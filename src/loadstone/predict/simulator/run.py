@@ -144,6 +144,16 @@ class CellRun:
         self.end_s += [math.nan] * count
         self.cached_tokens += [0] * count
 
+    @property
+    def adapter_loads(self) -> tuple[int | None, int | None]:
+        """The loads of LoRA adapters, and the slots for them; None where there are none."""
+        slots = self.replicas[0].scheduler.policy.adapters
+        if slots is None:
+            return None, None
+        residents = [replica.adapters for replica in (*self.replicas, *self.prefill_replicas)]
+        loads = sum(resident.loads for resident in residents if resident is not None)
+        return loads, slots.slots
+
     def stop(self, at_s: float) -> None:
         """All that the client has not heard the end of by then is cancelled."""
         self.stop_s = self.over_s = at_s

@@ -310,6 +310,10 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
     }
     if not acceptance_known and policy.speculative is not None:
         causes["the assumed acceptance of drafts"] = np.diag([0.0, acceptance_spread(policy) ** 2])
+    model = cast(StepModel, fleet.model)
+    if model.adapters is not None:
+        slopes = _adapter_slopes(fleet, *_observe_batch(run, fleet))
+        causes["the times of LoRA adapters"] = np.outer(slopes, slopes) * model.adapters.spread**2
     return {cause: margins.wider**2 * covariance for cause, covariance in causes.items()}
 
 
@@ -342,6 +346,17 @@ def fleet_slopes(fleet: Fleet, decoding: float, lengths: Lengths) -> Floats:
     return np.stack([first[0], predict_slopes(model, policy, ranks, decoding, answers_alone)[1]])
 
 
+def _adapter_slopes(fleet: Fleet, decoding: float, lengths: Lengths) -> Floats:
+    """Return d ln (TTFT, TPOT) / d ln of the times that adapters add."""
+    model, logs = cast(StepModel, fleet.model), []
+    assert model.adapters is not None  # noqa: S101
+    for factor in (0.9, 1.1):
+        moved = model.with_adapters(model.adapters.at(factor))
+        state = steady_state(moved, fleet.policy, 1, decoding, lengths)
+        logs.append(np.log(np.array([state.base_s, state.tpot_s])))
+    return np.asarray(np.nan_to_num((logs[1] - logs[0]) / math.log(1.1 / 0.9)))
+
+
 def acceptance_spread(policy: EnginePolicy) -> float:
     """Return the relative spread of TPOT by what is not known of a draft's acceptance."""
     speculative = policy.speculative
@@ -367,8 +382,15 @@ def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
         float(np.mean(requests.input_tokens[measured])),
         max(2.0, float(np.mean(requests.output_tokens[measured]))),
         float(np.mean(run.cached_tokens[measured])),
+        _adapter_shares(requests.adapter[measured]),
     )
     return max(1.0, float((begun - over).mean()) / fleet.replicas), lengths
+
+
+def _adapter_shares(adapters: Sequence[int]) -> tuple[float, ...]:
+    """Return the share of requests that ask for each adapter; none where none asks for any."""
+    counts = np.bincount(np.asarray(adapters, np.int64))[1:]
+    return tuple((counts[counts > 0] / len(adapters)).tolist())
 
 
 # --- bounded figures ------------------------------------------------------------------------------

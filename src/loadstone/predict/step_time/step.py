@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.vectors import Floats
 from loadstone.engines import rules_of
+from loadstone.predict.step_time.adapters import AdapterTimes, adapter_times
 from loadstone.predict.step_time.coefficients import (
     COEFFICIENTS,
     FRONTEND,
@@ -96,6 +98,7 @@ class StepModel:
         self._drafter = drafter
         if drafting is not None and drafter is None:
             self._drafter = StepModel(drafting, profile, values=self.values)
+        self.adapters = adapter_times(rules)
         self._tables()
 
     def _tables(self) -> None:
@@ -267,7 +270,15 @@ class StepModel:
 
     def draws(self, n: int, seed: int) -> list[StepModel]:
         """Return the deployment with coefficients drawn from the profile's uncertainty."""
-        return [self.at(values) for values in self.profile.draws(n, seed)]
+        drawn = [self.at(values) for values in self.profile.draws(n, seed)]
+        times = self.adapters
+        if times is None:
+            return drawn
+        factors = np.exp(times.spread * np.random.default_rng([seed, 1]).standard_normal(n))
+        return [
+            model.with_adapters(times.at(factor))
+            for model, factor in zip(drawn, factors.tolist(), strict=True)
+        ]
 
     def at(self, values: Floats) -> StepModel:
         """Return the deployment with other coefficients."""
@@ -277,8 +288,14 @@ class StepModel:
         """Return the model with a share of the floors of its layers and kernels."""
         return self._with(self.values, scale_floors(self.work, share))
 
+    def with_adapters(self, times: AdapterTimes | None) -> StepModel:
+        """Return the model with other times of adapters."""
+        changed = copy(self)
+        changed.adapters = times
+        return changed
+
     def _with(self, values: Floats, work: Work) -> StepModel:
-        return StepModel(
+        model = StepModel(
             self.deployment,
             self._profile,
             draft_tokens=self.draft_tokens,
@@ -286,6 +303,7 @@ class StepModel:
             work=work,
             offline=self.offline,
         )
+        return model.with_adapters(self.adapters)
 
     def light(self) -> StepModel:
         """Return the model at the speed of light: all efficiencies 1, all overheads 0."""
@@ -297,7 +315,7 @@ class StepModel:
             values=LIGHT,
             work=work,
             drafter=drafter,
-        )
+        ).with_adapters(None)
 
 
 def _without_server(values: Floats) -> Floats:
