@@ -266,7 +266,6 @@ def policy_of(
 
     For contrast with what engines do, `batching=static` lets a batch in when the one before has
     ended, and with `kv_cache=reserved` each request takes room for the longest that there may be.
-
     `acceptance`: of a guessed token; None: ACCEPTANCE.
     """
     acceptance = ACCEPTANCE if acceptance is None else acceptance

@@ -432,11 +432,10 @@ class Scheduler(Running):
         while len(waiting) > self._unseen and budget > 0:
             sequence = waiting[0]
             full = full or len(running) >= max_seqs
-            if full and not self._displaces:
+            has_slot = self._has_slot(sequence, used)
+            if (full and not self._displaces) or not (has_slot or self._passes):
                 break
-            if not self._has_slot(sequence, used):
-                if not self._passes:
-                    break
+            if not has_slot:
                 aside.append(waiting.popleft())
                 continue
             if full and not self._displace_for(sequence):
