@@ -57,6 +57,7 @@ def test_examples_on_the_page_run(
     signal.alarm(300)  # a page may have many
     for name, text in files().items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # a self-test is kept there
     law = simulated_server.FixedLatency.parse("ttft=5ms,itl=1ms")

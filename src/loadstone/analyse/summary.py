@@ -160,6 +160,7 @@ def run_summary(
         findings=list(findings),
         start=start if isinstance(start, str) else None,
         first_token=info.settings.first_token if info.source == "simulated" else None,
+        fleet=info.settings.fleet,
     )
 
 

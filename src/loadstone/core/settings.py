@@ -188,6 +188,62 @@ class FoundMax(msgspec.Struct, kw_only=True, frozen=True):
         return "under way" if kind == "concurrency" else "requests/s"
 
 
+class FleetPoint(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Holds what a fleet costs, and how many requests it serves within their bounds.
+
+    replicas    that are paid for, on average
+    gpu_hours   None where nobody knows the GPUs of a replica
+    attainment  share of requests within all their bounds; `by_class`: of each class of traffic
+    met         whether the bounds on percentiles, and on every request, hold; None: there are none
+    """
+
+    replicas: float
+    gpu_hours: float | None = None
+    attainment: float | None = None
+    by_class: dict[str, float] = {}
+    met: bool | None = None
+
+
+class FleetFigures(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Replicas that came and went during a run; lists are of (seconds from its beginning, value).
+
+    autoscaler     its name; `policy`: its law
+    replicas       that served; `wanted`, `paid`: that were asked for, and that cost
+    metric         that decides first; `readings`: its values at each decision
+    attained       attainment of what came from then on
+    start_up_s     mean, of `start_up_from`: given, measured or assumed
+    starts         replicas that were asked for; `held`: requests that waited at the router; `cut`:
+                   that ended with their replica
+    point          of this fleet; `static`: the fewest replicas that hold the bounds, all the time;
+                   `mean`: as many as this fleet has on average; `oracle`: in each window the fewest
+                   that hold them, by who knows the future
+    sampled        share of the requests that static fleets and oracle were simulated with
+    source         of a measured run: where its replicas are counted
+    """
+
+    autoscaler: str = ""
+    policy: str = ""
+    gpu_hours: float | None = None
+    attainment: float | None = None
+    replicas: list[tuple[float, int]] = []
+    wanted: list[tuple[float, int]] = []
+    paid: list[tuple[float, int]] = []
+    metric: str = ""
+    readings: list[tuple[float, float]] = []
+    attained: list[tuple[float, float]] = []
+    start_up_s: float | None = None
+    start_up_from: str = ""
+    starts: int = 0
+    held: int = 0
+    cut: int = 0
+    point: FleetPoint | None = None
+    static: FleetPoint | None = None
+    mean: FleetPoint | None = None
+    oracle: FleetPoint | None = None
+    sampled: float = 1.0
+    source: str = ""
+
+
 class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The settings of a run.
 
@@ -210,6 +266,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     an id
     sweep_ended      loads above the one at which throughput stopped growing were left out
     find_max         of the run that a search's answer is about: the answer
+    fleet            replicas that an autoscaler added and removed
     """
 
     label: str | UnsetType | None = UNSET
@@ -248,6 +305,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     profile: str | None = None
     first_token: FirstToken | None = None
     pools: list[PooledCell] = []
+    fleet: FleetFigures | None = None
     characters_per_token: float | None = None
     intervals: list[Mapping[str, _Factors]] = []
     slo_factors: list[Mapping[str, _Factors]] = []

@@ -24,7 +24,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.plan import Load
 from loadstone.core.record import Clock, RunStatus, Source, Stop, Target
-from loadstone.core.settings import FirstToken, FoundMax
+from loadstone.core.settings import FirstToken, FleetFigures, FoundMax
 
 if TYPE_CHECKING:
     from loadstone.core.statistics import Distribution
@@ -864,6 +864,7 @@ class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
 
     start        how users of a closed loop began: staggered, or together
     first_token  of a simulated run: what the TTFT of its first prompt consists of
+    fleet        replicas that came and went
     """
 
     schema: int
@@ -879,6 +880,7 @@ class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     start: str | None = None
     first_token: FirstToken | None = None
     scenario: ScenarioResult | None = None
+    fleet: FleetFigures | None = None
 
     @classmethod
     def of(cls, document: object) -> Summary:

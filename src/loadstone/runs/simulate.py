@@ -29,6 +29,7 @@ from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
 from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
+from loadstone.predict.autoscaler.file import read_autoscaler
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
@@ -49,6 +50,7 @@ from loadstone.predict.step_time.profile import (
 )
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
+from loadstone.runs.autoscale import Scaling, check_scaled, with_start_up
 from loadstone.workload.options import SimulateOptions, SimulatorOptions, change
 from loadstone.workload.planning import Planner
 from loadstone.workload.prompts import CHARACTERS_PER_TOKEN
@@ -127,7 +129,11 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
                 "--offline: a batch is there whole; give its size with --rate inf --requests 32,64"
             )
         plan.workload["mode"] = "offline"
-    execution.bounds_of(output, plan)
+    slo = execution.bounds_of(output, plan)
+    scaler = None
+    if simulator.autoscale is not None:
+        scaler = read_autoscaler(simulator.autoscale, slo)
+        check_scaled(deployment, fleet, plan.cells, simulator)
     check_adapters(plan, deployment)
     lengths = check(plan, longest, limit)
     fleet = fleet_for(
@@ -161,15 +167,20 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
     draws = DRAWS if simulator.draws is None else simulator.draws
-    return _Simulation(
+    simulation = _Simulation(
         run, deployment, fleet, draws, options.load.grace_s, simulator.acceptance is not None
     )
+    if scaler is not None:
+        scaler, source = with_start_up(scaler, deployment, output.out)
+        simulation.scaling = Scaling(plan, fleet, scaler, slo, deployment.gpus, source)
+    return simulation
 
 
 @dataclasses.dataclass
 class _Simulation:
     """A run of a fleet whose folder is open. `draws`: for the intervals; `grace_s`: as in
-    LoadOptions; `acceptance_known`: the user gave that of drafts."""
+    LoadOptions; `acceptance_known`: the user gave that of drafts; `scaling`: under an
+    autoscaler."""
 
     run: execution.OpenRun
     deployment: Deployment
@@ -177,6 +188,7 @@ class _Simulation:
     draws: int
     grace_s: float
     acceptance_known: bool = False
+    scaling: Scaling | None = None
 
     def simulate(self) -> None:
         """Simulate all cells, and write their records."""
@@ -185,6 +197,9 @@ class _Simulation:
         run_folder.log(
             folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}"
         )
+        if self.scaling is not None:
+            self._simulate_scaled(self.scaling)
+            return
         if info.settings.basis is not None:
             loads = [
                 load
@@ -207,6 +222,23 @@ class _Simulation:
         counters = Counters(self.deployment.model.name, len(kv_tokens), kv_tokens)
         run_folder.write_records(folder, self._cells(counters))
         run_folder.write_server(folder, counters.table())
+        _release()
+
+    def _simulate_scaled(self, scaling: Scaling) -> None:
+        """Simulate the cell under an autoscaler, whose fleet is one engine in the samples."""
+        folder, info, plan, signals = self.run
+        signals.on_first = lambda: None
+        policy = self.fleet.policy
+        counters = Counters(self.deployment.model.name, 1, policy.kv_tokens)
+        counters.begin(_PAUSE_S)
+        scaled = scaling.simulate(scaling.scaler, _PAUSE_S, counters.look)
+        run = scaled.run
+        run_folder.write_records(folder, tables(plan, 0, run, policy))
+        run_folder.write_server(folder, counters.table())
+        info.cells[0] = CellInfo(
+            load=plan.cells[0], start_s=_PAUSE_S, issue_end_s=run.issue_end_s, end_s=run.over_s
+        )
+        info.settings.fleet = scaling.figures(scaled)
         _release()
 
     def _cells(self, counters: Counters) -> Iterator[pa.Table]:

@@ -704,6 +704,12 @@ class SimulatorOptions(Flags):
         "an inference gateway before the replicas: default, or KEY=VALUE,… of fairness, ordering,"
         " queue_depth, kv_utilization, refresh, stale, ttl, shed",
     )
+    autoscale: str | None = flag(
+        SIMULATOR,
+        "autoscaler that adds and removes replicas of the deployment: a YAML file, or a preset: hpa"
+        " keda apa slo planner saturation (docs/autoscale.md)",
+        read=values.name_or_path,
+    )
     draws: int | None = flag(
         SIMULATOR,
         "simulations with varied coefficients, for the 80% intervals; 0: no intervals"

@@ -132,13 +132,13 @@ def _run_step(
             timer_s = client.timer_s
         elif arrival_s <= next_s:
             now_s, index = pop(arrivals)
-            sequence = _arrive(run, client, contents, index, now_s, duration_s)
+            sequence = arrive(run, client, contents, index, now_s, duration_s)
             if only is None:
                 turn += 1
                 unit = route(units, turn, how, sequence)
             unit.add(sequence, now_s)
             if refused:
-                _turn_away(run, client, refused, now_s)
+                turn_away(run, client, refused, now_s)
                 timer_s = client.timer_s
         else:
             now_s = next_s
@@ -150,7 +150,7 @@ def _run_step(
                 over_s = now_s + stream_s
                 answered(index, over_s)
             if refused:
-                _turn_away(run, client, refused, now_s)
+                turn_away(run, client, refused, now_s)
             timer_s = client.timer_s
     run.over_s = max(run.over_s, over_s)
 
@@ -165,7 +165,7 @@ def _share_refused(run: CellRun, units: list[Unit]) -> list[Refusal]:
     return refused
 
 
-def _turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], now_s: float) -> None:
+def turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], now_s: float) -> None:
     """Tell the client of those that were turned away at `now_s`."""
     at_s = now_s + run.stream_s
     for refusal in refused:
@@ -175,7 +175,7 @@ def _turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], no
     run.over_s = max(run.over_s, at_s)
 
 
-def _arrive(
+def arrive(
     run: CellRun,
     client: SimulatedClient,
     contents: Contents | None,

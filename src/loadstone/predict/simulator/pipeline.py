@@ -153,10 +153,16 @@ def complete(unit: _Driven) -> list[Sequence]:
 
 
 def engines_of(
-    fleet: Fleet, journal: RequestLog | None, *, shared: bool, seed: int = 0, at_once: int = 1 << 30
+    fleet: Fleet,
+    journal: RequestLog | None,
+    *,
+    shared: bool,
+    seed: int = 0,
+    at_once: int = 1 << 30,
+    first: int = 0,
 ) -> tuple[list[Replica], list[Unit]]:
-    """Make the replicas of a fleet, the batches of one engine after another; and the units that a
-    driver sees."""
+    """Make the replicas of a fleet, the batches of one engine after another, with numbers from
+    `first` on; and the units that a driver sees."""
     policy, batches = fleet.policy, fleet.policy.pipeline
     schedulers = [
         scheduler
@@ -165,7 +171,7 @@ def engines_of(
     ]
     replicas = [
         Replica(scheduler, fleet.model, journal, number=number, at_once=at_once)
-        for number, scheduler in enumerate(schedulers)
+        for number, scheduler in enumerate(schedulers, first)
     ]
     size = len(replicas) // fleet.workers
     if policy.turns_away:

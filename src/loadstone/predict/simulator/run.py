@@ -19,6 +19,7 @@ from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import CellRequests
+from loadstone.predict.simulator.content import Contents
 from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ class CellRun:
     prefill_replicas, pool_times   where prefill and decode are apart; `replicas` are then those
                                    that decode
     paused   of those that were preempted and did not go on, the tokens written by then
-    refused  those that were turned away: the client's time, the status and the reason
+    refused  those that were turned away, or cut off with their replica: the client's time, the
+             status and the reason
+    contents of prompts, where requests share some
     """
 
     def __init__(self, requests: CellRequests, start_s: float, stream_s: float) -> None:
@@ -118,6 +121,7 @@ class CellRun:
         self.stop_s = NEVER
         self.paused: dict[int, int] = {}
         self.refused: dict[int, tuple[float, int, str]] = {}
+        self.contents: Contents | None = None
         self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
         self.prefill_replicas: list[Replica] = []
@@ -158,12 +162,7 @@ class CellRun:
         """All that the client has not heard the end of by then is cancelled."""
         self.stop_s = self.over_s = at_s
         self.end_s = [math.nan if end_s + self.stream_s > at_s else end_s for end_s in self.end_s]
-        self.paused |= {
-            sequence.row: sequence.emitted
-            for replica in self.replicas
-            for sequence in (*replica.scheduler.waiting, *replica.scheduler.running)
-            if sequence.emitted and not sequence.end_tick
-        }
+        self.paused |= paused_in(self.replicas)
 
     def turn_away(self, refusal: Refusal, at_s: float) -> None:
         """A request was turned away, and its client knows of it at `at_s`."""
@@ -181,6 +180,16 @@ class CellRun:
                 state._replace(written_tokens=0) for state in states_of(self.prefill_replicas, at_s)
             ]
         return states
+
+
+def paused_in(replicas: Sequence[Replica]) -> dict[int, int]:
+    """Return the tokens written by those that were preempted and have not gone on, by index."""
+    return {
+        sequence.row: sequence.emitted
+        for replica in replicas
+        for sequence in (*replica.scheduler.waiting, *replica.scheduler.running)
+        if sequence.emitted and not sequence.end_tick
+    }
 
 
 def states_of(replicas: Sequence[Replica], at_s: float | None = None) -> list[State]:

@@ -116,8 +116,9 @@ class _Records:
             times.append(np.concatenate([[at_s], steps]))
             tokens.append(counts[: len(steps) + 1])
         all_times, all_tokens = np.concatenate(times), np.concatenate(tokens)
-        if math.isfinite(self._run.stop_s):
-            seen = all_times + self._run.stream_s <= self._run.stop_s
+        stop_s = self._run.refused.get(index, (self._run.stop_s,))[0]
+        if math.isfinite(stop_s):
+            seen = all_times + self._run.stream_s <= stop_s
             all_times, all_tokens = all_times[seen], all_tokens[seen]
         return all_times, all_tokens
 

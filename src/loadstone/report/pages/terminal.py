@@ -50,6 +50,7 @@ from loadstone.report.pages.columns import (
     show_percent,
     show_percents,
 )
+from loadstone.report.pages.fleet import render_fleet
 from loadstone.report.table import (
     MAX_NOTES,
     Column,
@@ -86,6 +87,9 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
     of_run = [show_finding(finding) for finding in summary.findings]
     if not cells:
         return ["nothing was sent", *of_run]
+    fleet = summary.fleet
+    if fleet is not None and fleet.point is not None and not explain:
+        return [heading(summary), *render_fleet(fleet), *of_run]
     findings = _list_doubts(cells)
     head, loads = _loads(cells)
     rows = [
@@ -115,6 +119,8 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
         changes, groups = [*of_run, *_say_text_alone(cells)], _group(findings)
         notes = [*changes, *first_notes(groups, max(1, MAX_NOTES - len(changes)))]
         return [*first, *notes, *_footnotes(cells, summary.source == "simulated")]
+    if fleet is not None and fleet.point is not None:
+        first += render_fleet(fleet)
     lines = [
         *_definitions(cells, summary.source == "simulated"),
         *_first_token(summary.first_token),
