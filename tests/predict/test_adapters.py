@@ -1,16 +1,49 @@
 """LoRA adapters: what they weigh, which slots engines keep them in, and what these take of the KV cache."""
 
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
 from loadstone.catalogue import find_model, parse_deployment
+from loadstone.catalogue.find import find_gpu
 from loadstone.core.errors import InputError
-from loadstone.engines import launch_of
+from loadstone.core.plan import Load, Plan, TrafficClass
+from loadstone.core.run_folder import read_plan
+from loadstone.core.run_folder.plan import write_plan
+from loadstone.engines import launch_of, rules_of
 from loadstone.engines.launch import Site
-from loadstone.engines.sharding.adapters import adapter_numbers
+from loadstone.engines.sharding.adapters import AdapterSlots, adapter_numbers
 from loadstone.engines.sharding.rank import Shape
+from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
+from loadstone.predict.simulator.adapters import ResidentAdapters
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import fleet_of
+from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.sizing.size import Row, size
+from loadstone.predict.steady_state import Lengths, steady_state
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.adapters import (
+    AdapterTimes,
+    adapter_times,
+    different_adapters,
+)
+from loadstone.workload.lengths import Length
+from loadstone.workload.mix import Mix, MixedPart, read_classes
+from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
+DEPLOYMENT = "llama-3.1-8b@1xh100"
 ONE = Shape(1, 1, 1, 1)
+
+
+def fixed(tokens: int) -> Length:
+    return Length("fixed", tokens)
+
+
 MIB = 2.0**20
 
 
@@ -138,3 +171,178 @@ def test_engines_are_started_with_adapters(options: str, flags: str) -> None:
 def test_what_an_engine_lacks_is_refused(options: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         started(options)
+
+
+# --- a batch's slots ------------------------------------------------------------------------------
+
+
+def batches(adapters: list[int], slots: AdapterSlots, order: str = "mixed") -> list[set[int]]:
+    """The requests of each step's prompts, of requests that all come at once."""
+    policy = EnginePolicy(
+        kv_blocks=100,
+        block_tokens=16,
+        max_batched_tokens=100,
+        max_seqs=10,
+        order=order,
+        adapters=slots,
+    )
+    scheduler = Scheduler(policy)
+    for number, adapter in enumerate(adapters):
+        sequence = Sequence(number, 10, 5)
+        sequence.adapter = adapter
+        scheduler.add(sequence)
+    found = []
+    while not scheduler.idle:
+        steps = scheduler.schedule()
+        if scheduler.chunks:
+            found.append({chunk[0].row for chunk in scheduler.chunks})
+        scheduler.advance(steps)
+    return found
+
+
+def test_vllm_passes_by_who_finds_no_slot() -> None:
+    # a1 b1 a2: b1 waits until no a runs; who asks for no adapter needs no slot.
+    assert batches([1, 2, 1], AdapterSlots(1)) == [{0, 2}, {1}]
+    assert batches([1, 0, 2, 0], AdapterSlots(1)) == [{0, 1, 3}, {2}]
+    assert batches([1, 2, 3], AdapterSlots(2)) == [{0, 1}, {2}]
+
+
+def test_sglang_has_one_slot_for_those_without_adapter() -> None:
+    slots = AdapterSlots(1, needs_base=True)
+    assert batches([1, 0, 1, 0], slots) == [{0, 2}, {1, 3}]
+    slots = AdapterSlots(2, needs_base=True)
+    assert batches([1, 0, 2, 0], slots, "prefill-first") == [{0, 1, 3}, {2}]
+    # Before 0.5.5 the queue stands still.
+    slots = AdapterSlots(1, needs_base=True, passes=False)
+    assert batches([1, 0, 1, 0], slots) == [{0}, {1}, {2}, {3}]
+
+
+def test_releases_of_sglang_differ_in_who_may_pass() -> None:
+    old, new = (
+        rules_of(
+            parse_deployment(f"{DEPLOYMENT}/engine=sglang,version={version},max_loras=2").worker
+        )
+        for version in ("0.5.4", "0.5.5")
+    )
+    assert (old.adapter_slots.passes, new.adapter_slots.passes) == (False, True)
+
+
+# --- loads and steps ------------------------------------------------------------------------------
+
+
+def times_of(options: str) -> AdapterTimes:
+    times = adapter_times(rules_of(parse_deployment(f"{DEPLOYMENT}/{options}").worker))
+    assert times is not None
+    return times
+
+
+def test_the_least_recently_used_adapter_gives_its_slot_up() -> None:
+    times = times_of("version=0.9,max_loras=2")
+    resident = ResidentAdapters(AdapterSlots(2, host=3), times)
+    loads = [resident.step_s({adapter, 0}, 1)[1] for adapter in (1, 2, 1, 3, 1, 2)]
+    # 1 and 2 come; 3 takes the slot of 2, which has to come again.
+    assert loads == pytest.approx([times.load_s] * 2 + [0, times.load_s, 0, times.load_s])
+    assert resident.loads == 4
+    # A fourth is on disk, and takes the host's room of the first.
+    assert resident.step_s({4}, 1)[1] == pytest.approx(times.load_s + times.disk_s)
+    assert 0.003 < times.load_s < 0.0081
+
+
+@pytest.mark.parametrize(
+    ("version", "idle", "used"),
+    # 100 slots of 128 modules at 0.178 µs, until steps without adapters have graphs of their own.
+    [("0.9", 0.00228, 0.00228), ("0.13", 0.0, 0.00228), ("0.32", 0.0, 0.00228)],
+)
+def test_slots_cost_what_the_release_makes_of_them(version: str, idle: float, used: float) -> None:
+    times = times_of(f"version={version},max_loras=100")
+    assert times.step_s(32, 0) == pytest.approx(idle, rel=0.01)
+    alone = 128 * (0.31e-6 * 32 + 3.0e-6)
+    assert times.step_s(32, 1) - alone == pytest.approx(used, rel=0.01)
+    by_active = times_of("version=0.32,max_loras=100,specialize_active_lora")
+    assert by_active.step_s(32, 1) == pytest.approx(alone + 128 * 0.178e-6, rel=0.01)
+
+
+def test_wide_ranks_cost_more_and_never_less_than_reading_them() -> None:
+    per_rank = [times_of(f"max_loras=4,max_lora_rank={rank}").adapter for rank in (8, 16, 32, 512)]
+    assert per_rank[0] == per_rank[1] == pytest.approx(128 * 3.0e-6)
+    assert per_rank[2] == pytest.approx(128 * 4.7e-6)
+    bytes_read = 2 * 2_621_440 * 512
+    assert per_rank[3] > bytes_read / find_gpu("h100").hbm_bytes_per_s
+
+
+def test_what_nobody_measured_is_told() -> None:
+    assert times_of("version=0.9,max_loras=4").guessed == ""
+    assert "0.15" in times_of("version=0.15,max_loras=4").guessed
+    for options in ("max_loras=4", "engine=sglang,max_loras=4"):
+        assert math.exp(1.2816 * times_of(options).spread) == pytest.approx(3)
+
+
+def test_draws_move_the_times_of_adapters_by_a_factor_of_three() -> None:
+    model = fleet_of(parse_deployment(f"{DEPLOYMENT}/max_loras=8")).model
+    assert isinstance(model, StepModel)
+    drawn = [each.adapters.adapter / model.adapters.adapter for each in model.draws(400, 0)]
+    low, high = np.quantile(drawn, (0.1, 0.9))
+    assert (low, high) == (pytest.approx(1 / 3, rel=0.25), pytest.approx(3, rel=0.25))
+    assert model.light().adapters is None
+
+
+def test_different_adapters_of_a_batch() -> None:
+    # A(1 − (1 − 1/A)ᴮ)
+    assert different_adapters((1 / 32,) * 32, 32) == pytest.approx(32 * (1 - (31 / 32) ** 32))
+    assert different_adapters((1.0,), 5) == 1
+    assert different_adapters((), 5) == 0
+
+
+def mixed_plan(**of_class: Any) -> Plan:
+    traffic = TrafficClass("users", adapter="users", **of_class)
+    plan = make_plan(
+        Synthetic(fixed(256), fixed(200)), [Load("concurrency", 32)], requests=[320], warmup=32
+    )
+    draw = np.random.default_rng(1).integers(1, 1 + len(traffic.adapter_names), len(plan))
+    kinds = np.zeros(len(plan), np.uint8)
+    return replace(plan, classes=(traffic,), traffic_class=kinds, adapter=draw.astype(np.int32))
+
+
+def test_the_closed_form_is_what_a_cell_comes_to() -> None:
+    fleet = fleet_of(parse_deployment(f"{DEPLOYMENT}/version=0.9,max_loras=64"))
+    plan = mixed_plan(adapters=32)
+    run = run_cell(plan, 0, fleet)
+    tpot = float(np.median(latencies_s(answered_rows(run))["tpot_s"]))
+    shares = tuple(np.bincount(plan.adapter)[1:] / len(plan))
+    lengths = Lengths(256, 200, adapters=shares)
+    assert isinstance(fleet.model, StepModel)
+    expected = steady_state(fleet.model, fleet.policy, 1, 31, lengths).tpot_s
+    assert tpot == pytest.approx(expected, rel=0.05)
+    alone = steady_state(fleet.model, fleet.policy, 1, 31, Lengths(256, 200)).tpot_s
+    assert expected > 1.5 * alone
+    assert run.adapter_loads == (32, 64)
+
+
+def test_adapters_are_drawn_by_their_class_alone(tmp_path: Path) -> None:
+    def planned(*classes: str) -> Plan:
+        requests = read_classes(None, classes)
+        parts = [MixedPart(each, Synthetic(fixed(8), fixed(4)), fixed(4)) for each in requests]
+        return make_plan(Mix(parts), [Load("rate", 10), Load("rate", 20)], requests=[400, 400])
+
+    users = "users,share=1,adapters=50,popularity=zipf"
+    plan = planned("base,share=1", users)
+    both = planned("base,share=1", users, "legal,share=1,adapter=legal")
+    names = [
+        [
+            [
+                each.adapter_names[n - 1]
+                for n in each.adapter[(each.cell == cell) & (each.phase == 1)]
+                if n
+            ]
+            for cell in (0, 1)
+        ]
+        for each in (plan, both)
+    ]
+    assert names[0][0] == names[0][1]  # cells differ by their load alone
+    own = [name for name in names[1][0] if name != "legal"]
+    assert own == names[0][0][: len(own)]
+    assert names[1][0].count("legal") in (133, 134)  # a third of 400
+    write_plan(tmp_path / "plan.parquet", both)
+    read = read_plan(tmp_path / "plan.parquet")
+    assert read.plan_id == both.plan_id != plan.plan_id
+    assert read.adapter.tolist() == both.adapter.tolist()

@@ -461,9 +461,9 @@ class Mix(Workload):
             session = np.cumsum(np.asarray(rows["turn"])[chosen] <= 0) - 1
             if not of_class.adapter_names or not len(session):
                 continue
-            # Cells draw alike, as they do all else.
-            cells = rows["cell"][chosen]
-            session -= session[np.searchsorted(cells, cells)]
+            # What is measured of cells is drawn alike, as all else of them is.
+            parts = 2 * rows["cell"][chosen] + (rows["phase"][chosen] > 0)
+            session -= session[np.searchsorted(parts, parts)]
             shares = np.arange(1, len(of_class.adapter_names) + 1) ** -of_class.popularity
             luck = np.random.default_rng([seed, place, _ADAPTERS]).random(session.max() + 1)
             picks = np.searchsorted(np.cumsum(shares / shares.sum()), luck, "right")
