@@ -858,6 +858,31 @@ class ScenarioResult(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     agents_per_gpu: PerGpu | None = None
 
 
+class ClassChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Says what requests of a class took with another class beside them (`present_s`) and without
+    it, each compared with itself, in seconds; low and high: 95 % of the difference, None of too
+    few."""
+
+    traffic_class: str
+    cell: int
+    metric: str
+    statistic: str
+    present_s: float
+    absent_s: float
+    difference_s: float
+    low_s: float | None
+    high_s: float | None
+    pairs: int
+
+
+class ClassCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Says what a class costs the others; `run_dir`: of the run without it."""
+
+    of: str
+    run_dir: str
+    changes: list[ClassChange]
+
+
 class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     """A run: what it was of, a CellSummary for each load that was begun, and findings that none of
     these can tell.
@@ -865,6 +890,7 @@ class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     start        how users of a closed loop began: staggered, or together
     first_token  of a simulated run: what the TTFT of its first prompt consists of
     fleet        replicas that came and went
+    class_cost   of --without
     """
 
     schema: int
@@ -881,6 +907,7 @@ class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     first_token: FirstToken | None = None
     scenario: ScenarioResult | None = None
     fleet: FleetFigures | None = None
+    class_cost: ClassCost | None = None
 
     @classmethod
     def of(cls, document: object) -> Summary:

@@ -31,13 +31,22 @@ def run(
         from loadstone.runs.find_max import find_max
 
         return find_max(options, on_event)
+    without = options.workload.without
     if isinstance(options, SimulateOptions):
         from loadstone.runs import simulate
 
+        if without is not None:
+            from loadstone.runs.class_cost import run_without
+
+            return run_without(options, simulate.simulate)
         return simulate.simulate_alternatives(options)
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     from loadstone.runs import bench
 
+    if without is not None:
+        from loadstone.runs.class_cost import run_without
+
+        return run_without(options, lambda each: bench.bench(each, on_event))
     if sweeps and _names_no_load(options):
         return bench.bench(change(options, concurrency=SWEEP), on_event, sweeps=True)
     return bench.bench(options, on_event)

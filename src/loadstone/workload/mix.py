@@ -472,6 +472,27 @@ class Mix(Workload):
         return drawn
 
 
+def leave_out(plan: Plan, name: str) -> Plan:
+    """Return the plan without the requests of a class; those of the others are as they were."""
+    number = [of_class.name for of_class in plan.classes].index(name)
+    kinds = np.asarray(plan.traffic_class)
+    rows = np.flatnonzero(kinds != number)
+    begins = (plan.turn <= 0) & (plan.phase == 1)
+    loads = []
+    for cell, load in enumerate(plan.cells):
+        of_cell = begins & (plan.cell == cell)
+        value = load.value * float((of_cell & (kinds != number)).sum() / max(1, of_cell.sum()))
+        if load.is_closed:
+            value = load.value - plan.classes[number].slots
+        loads.append(msgspec.structs.replace(load, value=value))
+    kept = plan.take(rows, cells=tuple(loads))
+    return replace(
+        kept,
+        classes=tuple(of_class for of_class in plan.classes if of_class.name != name),
+        traffic_class=np.where(kinds[rows] > number, kinds[rows] - 1, kinds[rows]).astype(np.uint8),
+    )
+
+
 def rate_shares(requests: Sequence[ClassRequest], rate: float) -> list[float]:
     """Return each class's share of a load of `rate` requests/s: fixed rates first, the shares
     divide what is left. Raises InputError where nothing is left for them."""

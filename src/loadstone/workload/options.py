@@ -354,6 +354,11 @@ class WorkloadOptions(Flags):
         values.texts,
         name="class_",
     )
+    without: str | None = flag(
+        WORKLOAD,
+        "of a mix: also run the same plan without this class, to see what it costs the others",
+        read=values.text,
+    )
     skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a file, and report how many", False)
     scenario: str | None = flag(
         WORKLOAD,

@@ -20,6 +20,7 @@ from loadstone.workload.mix import (
     ClassRequest,
     Mix,
     MixedPart,
+    leave_out,
     rate_shares,
     read_classes,
 )
@@ -44,7 +45,7 @@ _MIX_S = 60.0
 """How long classes with slots are measured, where nobody says it."""
 _LONGEST_S = 600.0
 """Of a cell that ends by its precision."""
-_WITH_A_PLAN = ("plan", "structured", "grace")
+_WITH_A_PLAN = ("plan", "structured", "grace", "without")
 """Options that --plan leaves open."""
 _WITH_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 """Options that need --trace."""
@@ -116,7 +117,8 @@ class Planner:
         `count`: counts the tokens of a prompt; without it real text is not cut. Raises InputError.
         """
         if self._plan is not None:
-            return self._plan
+            name = self.options.workload.without
+            return self._plan if name is None else leave_out(self._plan, name)
         options, given = self.options, self.options.workload
         load = options.load
         named = bool(load.rate or load.concurrency or load.ramp)
