@@ -71,7 +71,8 @@ def _read_cell(folder: Path, plan: Plan, cell: int) -> dict[str, _Requests]:
 
 def _compare(name: str, cell: int, load: Load, sides: list[_Requests]) -> list[ClassChange]:
     """Compare the requests of a class that both runs answered."""
-    _, *chosen = np.intersect1d(*(side.places for side in sides), return_indices=True)
+    whole, less = sides
+    _, *chosen = np.intersect1d(whole.places, less.places, return_indices=True)
     rows = [side.rows[places] for side, places in zip(sides, chosen, strict=True)]
     changes = []
     for metric in _METRICS:
