@@ -27,11 +27,16 @@ from conftest import (
     whole,
 )
 from loadstone.core.errors import InputError
+from loadstone.core.plan import TrafficClass
 from loadstone.core.run_folder import read_plan
+from loadstone.engines.table import adapter_field
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.measure.simulated_server import start
+from loadstone.measure.wire.request import make_body
+from loadstone.runs.adapters import name_adapter
+from loadstone.workload.request import RequestSpec
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 
@@ -114,7 +119,7 @@ def test_an_adapter_that_llama_server_lacks_is_refused(
         "bench", llama_server.url, "--rate", "20", "--requests", "8", "--class", text
     )
     assert outcome.code == 2
-    assert "adapter tax: llama-server has loaded no file of this name, and has legal, code" in (
+    assert "adapter tax: the server has loaded no file of this name, and has legal, code" in (
         outcome.err
     )
 
@@ -166,6 +171,34 @@ def test_answers_of_another_model_are_told(loadstone: Loadstone) -> None:
     asked = Counter(ask.json["model"] for ask in server.measured if ask.json.get("stream"))
     assert asked["legal"] >= 20
     assert "adapter_missing" in outcome.findings
+
+
+@pytest.mark.parametrize(
+    ("engine", "endpoint", "said"),
+    [
+        ("vLLM", "completions", {"model": "legal"}),
+        ("SGLang", "chat", {"model": "base:legal"}),
+        ("SGLang", "sglang", {"lora_path": "legal"}),
+        ("llama.cpp", "completions", {"model": "base", "lora": [{"id": 3, "scale": 1.0}]}),
+        (
+            "TensorRT-LLM",
+            "completions",
+            {
+                "model": "base",
+                "lora_request": {"lora_name": "legal", "lora_int_id": 3, "lora_path": "/legal"},
+            },
+        ),
+    ],
+)
+def test_each_engine_is_asked_in_its_own_way(engine: str, endpoint: str, said: Json) -> None:
+    spec = RequestSpec(endpoint=endpoint, model="base")
+    of_class = TrafficClass("law", adapter="legal", adapter_path="/legal")
+    named = name_adapter(spec, adapter_field(engine), of_class, "legal", 3)
+    body = make_body(named)
+    assert body | said == body
+    if engine == "TensorRT-LLM":
+        with pytest.raises(InputError, match="its path in the file"):
+            name_adapter(spec, adapter_field(engine), TrafficClass("law", adapter="a"), "a", 1)
 
 
 def mix(folder: Path, text: str) -> Path:

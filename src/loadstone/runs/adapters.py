@@ -7,17 +7,18 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, TrafficClass
 from loadstone.measure.engines.server import Server
+from loadstone.measure.wire.wire import find_wire
 from loadstone.workload.request import RequestSpec
 
-_LLAMA_ADAPTERS = "/lora-adapters"
+_PAGE = "/lora-adapters"
 
 
 def find_adapters(server: Server, plan: Plan, field: str) -> dict[str, int]:
-    """Return the numbers of a plan's adapters by their names; of a llama-server its own, whose
-    names are those of their files. Raises InputError where one is not loaded."""
+    """Return the numbers of a plan's adapters by their names; where requests have the server's own
+    numbers, these, by the names of its files. Raises InputError where one is not loaded."""
     if field != "lora" or not plan.adapter_names:
         return {name: number for number, name in enumerate(plan.adapter_names, start=1)}
-    rows = server.get_json(_LLAMA_ADAPTERS)
+    rows = server.get_json(_PAGE)
     loaded = {
         PurePath(row["path"]).stem: row["id"]
         for row in (rows if isinstance(rows, list) else ())
@@ -27,7 +28,7 @@ def find_adapters(server: Server, plan: Plan, field: str) -> dict[str, int]:
     if missing is not None:
         known = ", ".join(loaded) or "none"
         raise InputError(
-            f"adapter {missing}: llama-server has loaded no file of this name, and has {known};"
+            f"adapter {missing}: the server has loaded no file of this name, and has {known};"
             f" start it with --lora {missing}.gguf"
         )
     return loaded
@@ -38,7 +39,7 @@ def name_adapter(
 ) -> RequestSpec:
     """Return the requests of a class for one of its adapters. `field`: see adapter_field();
     `number`: of the adapter. Raises InputError."""
-    if field == "base:model" and spec.endpoint != "sglang":
+    if field == "base:model" and "model" in find_wire(spec.endpoint).body(spec):
         return msgspec.structs.replace(spec, model=f"{spec.model}:{name}")
     if field == "model":
         return msgspec.structs.replace(spec, model=name)
@@ -47,7 +48,7 @@ def name_adapter(
     elif field == "lora_request":
         if of_class.adapter_path is None:
             raise InputError(
-                f"class {of_class.name}: adapter: requests to TensorRT-LLM say where it lies; give"
+                f"class {of_class.name}: adapter: requests to this engine say where it lies; give"
                 f" its path in the file: adapters: {{{of_class.adapter}: {{path: /adapters/…}}}}"
             )
         fields = {
