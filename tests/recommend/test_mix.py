@@ -262,3 +262,36 @@ def test_the_command_prints_the_decision_and_writes_a_page(loadstone, tmp_path: 
     )
     assert refused.code == 2
     assert "Traceback" not in refused.err
+
+
+BASE = "base,share=3,input=512,output=64,slo=ttft_p99<2s,tpot_p99<80ms"
+LEGAL = BASE.replace("base,share=3", "legal,share=1") + ",adapter=legal"
+USERS = BASE.replace("base,share=3", "users,share=1") + ",adapters=20"
+
+
+def test_a_fleet_of_several_adapters_has_a_slot_for_each() -> None:
+    classes = classes_of(asked(BASE, LEGAL, USERS))
+    arguments = {
+        chosen: classes.ask(chosen)[0].search.arguments
+        for chosen in ((0,), (1,), (0, 1), (0, 1, 2))
+    }
+    # One adapter alone is merged into the weights: a deployment of its own without slots.
+    assert arguments[0,] == arguments[1,] == ()
+    assert arguments[0, 1] == ("max_loras=1", "max_lora_rank=16")
+    assert arguments[0, 1, 2] == ("max_loras=21", "max_lora_rank=16")
+    options, of_mix = classes.ask((2,))
+    assert options.search.arguments == ("max_loras=20", "max_lora_rank=16")
+    assert len(traffic_of(options, 0, classes=of_mix).lengths.adapters) == 20
+    mine = classes_of(asked(BASE, LEGAL, arguments=("max_loras=4",)))
+    assert list(mine.ask((0, 1))[0].search.arguments) == ["max_loras=4"]
+
+
+def test_adapters_on_one_fleet_against_a_deployment_for_each() -> None:
+    low = mixed(BASE, LEGAL, rate=4)
+    first, *others = low.partitions
+    # Both fit on one GPU at so low a load, and two deployments take two.
+    assert [fleet.classes for fleet in first.fleets] == [["base", "legal"]]
+    assert "max_loras=1" in first.fleets[0].plan.deployment
+    apart = next(each for each in others if len(each.fleets) == 2)
+    assert not any("max_loras" in fleet.plan.deployment for fleet in apart.fleets)
+    assert apart.gpus == 2 * first.gpus

@@ -43,6 +43,7 @@ from loadstone.predict.simulator.parts import beginning, hasten
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import Lengths, steady_state
 from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.adapters import adapter_shares
 from loadstone.predict.step_time.coefficients import slopes_of
 from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
 from loadstone.predict.step_time.profile import Quantity, is_own, remaining
@@ -382,15 +383,9 @@ def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
         float(np.mean(requests.input_tokens[measured])),
         max(2.0, float(np.mean(requests.output_tokens[measured]))),
         float(np.mean(run.cached_tokens[measured])),
-        _adapter_shares(requests.adapter[measured]),
+        adapter_shares(requests.adapter[measured]),
     )
     return max(1.0, float((begun - over).mean()) / fleet.replicas), lengths
-
-
-def _adapter_shares(adapters: Sequence[int]) -> tuple[float, ...]:
-    """Return the share of requests that ask for each adapter; none where none asks for any."""
-    counts = np.bincount(np.asarray(adapters, np.int64))[1:]
-    return tuple((counts[counts > 0] / len(adapters)).tolist())
 
 
 # --- bounded figures ------------------------------------------------------------------------------

@@ -10,8 +10,12 @@ of 16. Of prompts, other GPUs and later releases there are no such measurements.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from loadstone.core.vectors import Ints32
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.adapters import adapted_modules
 from loadstone.predict.sizing.memory import DISK_BYTES_PER_S
@@ -84,6 +88,12 @@ def adapter_times(rules: EngineRules) -> AdapterTimes | None:
         _GUESSED_SPREAD if guessed else _SPREAD,
         guessed,
     )
+
+
+def adapter_shares(adapters: Sequence[int] | Ints32) -> tuple[float, ...]:
+    """Return the share of requests that ask for each adapter, of these numbers (0: none)."""
+    counts = np.bincount(np.asarray(adapters, np.int64))[1:]
+    return tuple((counts[counts > 0] / len(adapters)).tolist())
 
 
 def different_adapters(shares: tuple[float, ...], requests: float) -> float:

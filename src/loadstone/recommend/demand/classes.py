@@ -10,7 +10,7 @@ import msgspec
 from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
-from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.options import RecommendOptions, SearchOptions
 from loadstone.workload.mix import ClassRequest, rate_shares, read_classes, show_bounds
 from loadstone.workload.options import WorkloadOptions, changed_flags, options_of
 
@@ -46,11 +46,14 @@ class Classes:
         whole, requests = self.options, [self.requests[number] for number in chosen]
         load, rate = whole.load, sum(self.rates[number] for number in chosen)
         of_one = requests[0] if len(chosen) == 1 else None
+        if of_one is not None and of_one.traffic.adapters and not of_one.traffic.slots:
+            of_one = None
         given = {} if of_one is None else of_one.workload
         slots = of_one.traffic.slots if of_one else 0
         options = dataclasses.replace(
             whole,
             model=self.models[chosen[0]],
+            search=self._search(chosen),
             workload=options_of({**given, "seed": whole.seed}, WorkloadOptions),
             load=dataclasses.replace(
                 load,
@@ -66,6 +69,18 @@ class Classes:
             for number, request in zip(chosen, requests, strict=True)
         ]
         return options, tuple(shared)
+
+    def _search(self, chosen: ClassSet) -> SearchOptions:
+        """Return what is looked at for a set of classes: with a slot for each adapter, where its
+        requests do not all ask for the same one, which is then merged into the weights."""
+        search = self.options.search
+        kinds = [self.requests[number].traffic for number in chosen]
+        asked = {name for kind in kinds for name in kind.adapter_names or ("",)}
+        if len(asked) < 2 or any("lora" in argument for argument in search.arguments):
+            return search
+        rank = max(kind.adapter_rank or 16 for kind in kinds)
+        slots = (f"max_loras={len(asked - {''})}", f"max_lora_rank={rank}")
+        return dataclasses.replace(search, arguments=(*search.arguments, *slots))
 
     def has_priorities(self, chosen: ClassSet) -> bool:
         """Tell whether the classes of a set are to be served in an order."""

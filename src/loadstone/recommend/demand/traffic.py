@@ -27,6 +27,7 @@ from loadstone.predict.simulator.parts import (
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.simulator.uncertainty import split_tasks
 from loadstone.predict.steady_state import Lengths, SteadyState
+from loadstone.predict.step_time.adapters import adapter_shares
 from loadstone.recommend.demand.hours import Hours, split_hours
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.sessions import (
@@ -87,6 +88,7 @@ class Traffic:
             beside one of an answer; else the mean alone
     classes  of a mix, by name; `varies`: the squared coefficient of variation of what is computed
             of their prompts; `by_priority`: engines serve them by priority
+    adapters  the share of requests that ask for each LoRA adapter
     """
 
     plan: Plan
@@ -102,11 +104,13 @@ class Traffic:
     classes: dict[str, ClassDemand] = field(default_factory=dict)
     varies: float = 0.0
     by_priority: bool = False
+    adapters: tuple[float, ...] = ()
     windows: dict[tuple[float, int], list[Ints64]] = field(default_factory=dict, compare=False)
 
     @property
     def lengths(self) -> Lengths:
-        return Lengths(self.input_tokens, max(2.0, self.output_tokens), self.cached_tokens)
+        answer = max(2.0, self.output_tokens)
+        return Lengths(self.input_tokens, answer, self.cached_tokens, self.adapters)
 
     @property
     def has_times(self) -> bool:
@@ -294,6 +298,7 @@ def traffic_of(
         ),
         classes=demand_by_class(plan),
         varies=_vary_prompts(plan) if classes else 0.0,
+        adapters=() if plan.adapter is None else adapter_shares(plan.adapter),
     )
 
 
