@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from loadstone.workload.mix import ClassRequest
 from loadstone.workload.options import Options, options_of
 from loadstone.workload.planning import plan_of
 
+PARTITIONS = Path(__file__).parents[2] / "benchmarks" / "planner_partitions.py"
 CHAT = "chat,share=6,input=512,output=64,slo=ttft_p99<1s,tpot_p99<30ms,priority=high"
 DOCUMENTS = "documents,share=1,input=4k,output=200,slo=e2e_p99<30s,priority=low"
 NIGHTLY = "nightly,slots=16,input=1k,output=100,slo=e2e_p99<30s"
@@ -144,6 +146,28 @@ def test_classes_with_slots_and_other_models_have_their_fleets() -> None:
     assert [fleet.classes for fleet in division.fleets] == [["nightly"], ["chat"]]
     assert division.fleets[1].plan.deployment.startswith("mistral-7b@")
     assert found.classes[0].kind == "slots"
+
+
+@pytest.mark.long
+def test_the_choice_is_the_best_of_all_that_are_tried_within_its_stated_regret() -> None:
+    """Every division and every number of replicas, whole fleets simulated by other requests."""
+    spec = importlib.util.spec_from_file_location("partitions", PARTITIONS)
+    partitions = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(partitions)
+    row = partitions.judge_case(partitions.CASES["alike"], 5, FEW)
+    assert row["held"] >= 0.8
+    assert row["regret"] <= min(row["stated_regret"], 1.0)
+
+
+def test_one_adapter_for_all_takes_no_slots() -> None:
+    again = LEGAL.replace("legal,share", "contracts,share", 1)
+    classes = classes_of(asked(LEGAL, again, CHAT))
+    assert [classes.has_adapters(chosen) for chosen in ((0,), (0, 1), (0, 2))] == [
+        False,
+        False,
+        True,
+    ]
+    assert [request.traffic.adapter for request in classes.ask((0, 1))[1]] == [None, None]
 
 
 # --- the closed form ------------------------------------------------------------------------------

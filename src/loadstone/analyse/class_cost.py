@@ -1,4 +1,4 @@
-"""What a class of traffic costs the others: two runs of one plan, with the class and without it.
+"""Tells what a class of traffic costs the others: two runs of one plan, with it and without it.
 
 Requests of the others are the same in both, so each is compared with itself. Intervals are of a
 paired bootstrap of stretches of the run, since neighbours wait for the same queue.

@@ -158,6 +158,7 @@ class Sglang(EngineRules):
     marlin = True
     all_pairs = True
     step_argument, seqs_argument = "chunked_prefill_size", "max_running_requests"
+    priority_argument = ("enable_priority_scheduling", "true")
     fp8_widening = 410.0
     quantises = True
     loads_first = True

@@ -46,7 +46,7 @@ class Classes:
         whole, requests = self.options, [self.requests[number] for number in chosen]
         load, rate = whole.load, sum(self.rates[number] for number in chosen)
         of_one = requests[0] if len(chosen) == 1 else None
-        if of_one is not None and of_one.traffic.adapters and not of_one.traffic.slots:
+        if self.has_adapters(chosen):
             of_one = None
         given = {} if of_one is None else of_one.workload
         slots = of_one.traffic.slots if of_one else 0
@@ -64,11 +64,22 @@ class Classes:
         )
         if of_one is not None:
             return options, ()
-        shared = [
-            msgspec.structs.replace(request, share=self.rates[number], rate=None)
-            for number, request in zip(chosen, requests, strict=True)
-        ]
+        shared = []
+        for number, request in zip(chosen, requests, strict=True):
+            traffic = request.traffic
+            if not self.has_adapters(chosen):  # one that all ask for is merged into the weights
+                traffic = msgspec.structs.replace(traffic, adapter=None)
+            shared.append(
+                msgspec.structs.replace(
+                    request, traffic=traffic, share=self.rates[number], rate=None
+                )
+            )
         return options, tuple(shared)
+
+    def has_adapters(self, chosen: ClassSet) -> bool:
+        """Tell whether requests of a set do not all ask for the same weights."""
+        kinds = [self.requests[number].traffic for number in chosen]
+        return len({name for kind in kinds for name in kind.adapter_names or ("",)}) > 1
 
     def _search(self, chosen: ClassSet) -> SearchOptions:
         """Return what is looked at for a set of classes: with a slot for each adapter, where its
@@ -76,7 +87,9 @@ class Classes:
         search = self.options.search
         kinds = [self.requests[number].traffic for number in chosen]
         asked = {name for kind in kinds for name in kind.adapter_names or ("",)}
-        if len(asked) < 2 or any("lora" in argument for argument in search.arguments):
+        if not self.has_adapters(chosen) or any(
+            "lora" in argument for argument in search.arguments
+        ):
             return search
         rank = max(kind.adapter_rank or 16 for kind in kinds)
         slots = (f"max_loras={len(asked - {''})}", f"max_lora_rank={rank}")
@@ -153,6 +166,10 @@ def classes_of(options: RecommendOptions) -> Classes:
     unbounded = next((request.name for request in requests if not request.traffic.slo), None)
     if unbounded is not None:
         raise InputError(f"class {unbounded}: has no bound to plan for; give it slo")
+    closed = (request for request in requests if request.traffic.slots)
+    several = next((each.name for each in closed if len(each.traffic.adapter_names) > 1), None)
+    if several is not None:
+        raise InputError(f"class {several}: slots with several adapters are not planned; give rate")
     rates = _read_rates(requests, load.rate)
     models, adapters = [], {}
     for request in requests:

@@ -3,8 +3,8 @@
 A fleet for a set of classes is found as for any traffic. A division of the classes into fleets
 holds in a draw of the model's errors in which all its fleets do: the errors of all finalists of all
 fleets are drawn together, since what is wrong about an engine on a GPU is wrong in every fleet.
-Of divisions that hold with --confidence the cheapest is first, of equal ones that whose misses are
-expected to cost least; of a miss the fleet's own share counts.
+Of divisions that hold with --confidence the cheapest is first, of equal ones the surest. What their
+misses are expected to cost is told besides; of a miss the fleet's own share counts.
 """
 
 from __future__ import annotations
@@ -166,6 +166,15 @@ class FleetFinder:
         traffic = replace(asked.traffic, by_priority=by_priority)
         asked = replace(asked, is_mixed=True, by_priority=by_priority, traffic=traffic)
         found = rank_candidates(asked)
+        if self.classes.has_adapters(chosen):
+            with_slots = [
+                candidate
+                for candidate in found.candidates
+                if candidate.fleet is None and rules_of(candidate.worker).adapter_slots
+            ]
+            if found.candidates and not with_slots:
+                raise InputError("--engine: of none of these adapters are simulated")
+            found = found._replace(candidates=with_slots)
         if by_priority:
             prioritised = [_serve_by_priority(candidate) for candidate in found.candidates]
             found = found._replace(candidates=[each for each in prioritised if each is not None])
@@ -231,10 +240,12 @@ def divide_classes(finder: FleetFinder) -> Divisions:
     )
 
 
-def _order(division: Division, confidence: float) -> tuple[bool, float, float]:
+def _order(division: Division, confidence: float) -> tuple[float, ...]:
+    sure = round(division.p_slo, 2)  # what is as sure to a hundredth is simpler
+    priorities = sum(fleet.by_priority for fleet in division.fleets)
     if division.p_slo < confidence:
-        return True, -division.p_slo, division.cost
-    return False, division.cost, division.expected_cost
+        return 1, -sure, division.cost, len(division.fleets), priorities
+    return 0, division.cost, -sure, len(division.fleets), priorities
 
 
 def _variants(

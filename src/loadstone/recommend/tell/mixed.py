@@ -227,18 +227,14 @@ def _write_notes(
     )
     if surest.expected_usd_per_hour < first.expected_usd_per_hour:
         notes.append(
-            f"{show_fleets(surest)} is dearer and breaks bounds less often: with what misses cost"
-            f" by --miss-cost {planning.choice.miss_cost:g} it is the cheaper one"
+            f"{show_fleets(surest)} costs no less and breaks bounds less often: with what misses"
+            f" cost by --miss-cost {planning.choice.miss_cost:g} it is expected to be cheaper"
         )
     if not planning.prices:
         notes.append("no prices are given: fleets are ranked by their GPUs (--price h200=3.2,…)")
     slots = [request.name for request in classes.requests if request.traffic.slots]
     if slots and len(classes.requests) > 1:
         notes.append(f"classes with slots have a fleet each: {', '.join(slots)}")
-    if len(classes.requests) > len(classes.list_partitions()[0]) and not any(
-        fleet.by_priority for row in partitions for fleet in row.fleets
-    ):
-        notes.append("no fleet serves by priority: classes have none, or it carries no more")
     return notes
 
 
@@ -277,6 +273,11 @@ def say_saving(document: MixRecommendation) -> str:
     if saving.unit == "usd_per_month":
         amount = f"${shown[0]} a month" if values[0] >= 0 else f"−${-values[0]:,.0f} a month"
     second = show_fleets(document.partitions[1])
+    if not any(values):
+        return (
+            f"{second} costs the same: in {show_share(saving.equal)} of the draws of the model's"
+            " errors both need as much."
+        )
     return (
         f"Beside {second} it saves {amount} (80% of the model's errors: {ends}); it is the cheaper"
         f" one with a probability of {show_share(saving.probability)}, as cheap with"

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -111,7 +112,11 @@ def write_mix_page(document: MixRecommendation, path: Path, command: Sequence[st
     cards = []
     for number, fleet in enumerate(best.fleets, 1):
         title = f"Fleet {number}: {' + '.join(fleet.classes)}{' by priority' * fleet.by_priority}"
-        cards.append(_make_card(number, fleet.plan) | {"title": title})
+        card = _make_card(number, fleet.plan) | {"title": title}
+        if len(fleet.classes) > 1:  # whose latencies are each their own
+            facts = ("Headroom", "Limit")
+            card["facts"] = {fact: card["facts"][fact] for fact in facts}
+        cards.append(card)
     remarks = [
         f"Fleet {number}: {fleet.plan.binds}. {fleet.plan.helps}."
         for number, fleet in enumerate(best.fleets, 1)
@@ -183,7 +188,7 @@ def _prices(document: Recommendation) -> dict[str, float]:
     return prices
 
 
-def _make_card(number: int, plan: DeploymentPlan) -> dict[str, object]:
+def _make_card(number: int, plan: DeploymentPlan) -> dict[str, Any]:
     """Show a plan at a glance; `facts`: each with its name."""
     cost, reach = show_gpus(plan.gpus), ""
     if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
