@@ -152,7 +152,7 @@ class Scheduling(NamedTuple):
     gather_steps: int = 0
     gather_tokens: int = 0
     priorities: bool = False
-    priority_sign: int = 1
+    priority_sign: int = 0
     unset_priority: int = 0
     preempt_above: int | None = None
     max_waiting: int | None = None

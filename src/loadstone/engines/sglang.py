@@ -406,14 +406,14 @@ class Sglang(EngineRules):
         """Return Scheduling's fields of requests with priorities, as 0.5.23 serves them
         (scheduler.py, _get_new_batch_prefill and _set_or_validate_priority)."""
         worker = self.worker
+        sign = -1 if worker.switch("schedule_low_priority_values_first") else 1
         if not worker.switch("enable_priority_scheduling"):
-            return {}
+            return {"priority_sign": sign}
         if worker.argument("scheduler_recv_interval") is not None:
             raise InputError(
                 f"{worker.name}: priorities are not simulated with scheduler_recv_interval; leave"
                 " one of them out"
             )
-        sign = -1 if worker.switch("schedule_low_priority_values_first") else 1
         unset = _whole_number(worker, "default_priority_value", None)
         threshold = _whole_number(
             worker, "priority_scheduling_preemption_threshold", _PREEMPTION_THRESHOLD

@@ -25,7 +25,7 @@ from loadstone.core.extras import require
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
-from loadstone.engines.table import adapter_field, priority_sign
+from loadstone.engines.table import adapter_field
 from loadstone.measure.client.packets import check_packets
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
@@ -418,7 +418,7 @@ def class_headers(plan: Plan) -> list[list[tuple[str, str]]]:
 def check_priorities(plan: Plan, target: Target) -> None:
     """Raise InputError for a class's priority that the server does not read."""
     for of_class in plan.classes:
-        if of_class.priority is not None and not priority_sign(target.engine):
+        if of_class.priority is not None and not attach.priority_sign_of(target):
             raise InputError(
                 f"class {of_class.name}: priority: nothing is known of priorities in"
                 f" {target.engine or 'this server'}; leave it out, or send what the server reads"

@@ -11,9 +11,10 @@ import msgspec
 from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
-from loadstone.engines.table import adapter_field, priority_sign
+from loadstone.engines.table import adapter_field
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.client.protocol import Address, ClassWire, Destination, Job
+from loadstone.measure.engines.attach import priority_sign_of
 from loadstone.measure.engines.http import check_url
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.measure.wire.wire import find_wire
@@ -115,7 +116,7 @@ def graded_request(request: RequestSpec) -> RequestSpec:
 def class_wires(plan: Plan, server: ProbedServer) -> list[ClassWire]:
     """Write the bodies and headers of each class of traffic. Raises InputError where one has no
     key."""
-    request, sign = server.request, priority_sign(server.target.engine)
+    request, sign = server.request, priority_sign_of(server.target)
     numbers = {name: number for number, name in enumerate(plan.adapter_names, start=1)}
     field = adapter_field(server.target.engine)
     wires = []

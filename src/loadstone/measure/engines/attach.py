@@ -13,7 +13,7 @@ import msgspec
 
 from loadstone.core.errors import TargetError
 from loadstone.core.record import Target
-from loadstone.engines.table import SIMULATED, known_servers
+from loadstone.engines.table import SIMULATED, known_servers, priority_sign
 from loadstone.measure.engines import pages
 from loadstone.measure.engines.probe import Requirements, find_vocabulary, negotiate
 from loadstone.measure.engines.server import Server, Trial
@@ -91,6 +91,15 @@ def simulated_deployment(target: Target) -> str | None:
         if entry.get("id") == target.model
     )
     return next((text for text in named if isinstance(text, str)), None)
+
+
+def priority_sign_of(target: Target) -> int:
+    """Return how a server orders the priorities of requests, as priority_sign() has it; of a
+    simulated engine by its own word."""
+    if target.engine != SIMULATED:
+        return priority_sign(target.engine)
+    signs = [entry.get("priority_sign") for entry in list_objects(target.models, "data")]
+    return next((sign for sign in signs if sign in (-1, 1)), 0)
 
 
 def flush(server: Server) -> str | None:

@@ -148,6 +148,11 @@ class TimedAnswer(Generic[_Body]):
         thinking, calls_from = self._parts
         return THINKING if end <= thinking else TOOL_CALL if end > calls_from else ANSWER
 
+    def failure(self, reason: str) -> bytes:
+        """Return the chunks that end a stream because its request was turned away."""
+        error = {"object": "error", "message": reason, "type": "ServiceUnavailable", "code": 503}
+        return self._event(msgspec.json.encode({"error": error})) + self._ending()
+
     def _ending(self) -> bytes:
         return (self._event(b"[DONE]") if self._settings.done else b"") + b"0\r\n\r\n"
 

@@ -18,6 +18,7 @@ from loadstone.measure.client.clock import Pacer
 from loadstone.measure.simulated_server.stream import AnswerWriter
 from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.predict.scheduler.blocks import SingleBlocks
+from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.engine import NEVER, Replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of
@@ -32,7 +33,9 @@ _WAKE_GAP_S = 0.0002
 class RealTimeEngine:
     """Takes streams with `submit`, and has them write as the deployment would.
 
-    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none. `pools`: both,
+    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none. `priority_sign`:
+    as EnginePolicy has it. `refuses_first`: who is turned away is told so before the head of an
+    answer. `pools`: both,
     where there are two. `accepted`: by engine, how many steps accepted exactly 0, 1, … guesses;
     none where nothing is guessed.
     """
@@ -44,6 +47,11 @@ class RealTimeEngine:
         policy, model = fleet.policy, fleet.model
         self.block_tokens = computing.block_tokens if policy.prefix_cache else 0
         self._model = model
+        self._policy = policy
+        self.priority_sign = policy.priority_sign
+        self.refuses_first = (
+            policy.max_under_way is not None or policy.max_queued_tokens is not None
+        )
         self.kv_tokens, self._longest_tokens = policy.kv_tokens, policy.longest_tokens
         self._route = policy.route
         guesses = policy.draft_tokens
@@ -57,6 +65,10 @@ class RealTimeEngine:
         else:
             self._replicas, engines = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
             self._units = [*engines]
+        self._refused: list[Refusal] = []
+        for replica in self._replicas:
+            replica.scheduler.refused = self._refused
+        self._reasons: dict[int, str] = {}
         self._engines = {
             replica.scheduler: number // policy.pipeline
             for number, replica in enumerate(self._replicas)
@@ -136,6 +148,10 @@ class RealTimeEngine:
         if serial not in self._streams:
             return
         sequence = Sequence(serial, stream.input_tokens, stream.output_tokens)
+        if stream.priority is None:
+            sequence.priority = self._policy.unset_priority
+        else:
+            sequence.priority = self.priority_sign * stream.priority
         sequence.share(SingleBlocks(stream.keys), len(stream.keys))
         sequence.adapter = stream.adapter
         self._turn += 1
@@ -143,6 +159,16 @@ class RealTimeEngine:
         self._sequences[serial] = sequence
         self._where[serial] = unit
         unit.add(sequence, due_s)
+        self._turn_away(due_s)
+        if serial not in self._reasons:
+            stream.open()
+
+    def _turn_away(self, at_s: float) -> None:
+        """Those who were turned away will be told."""
+        for sequence, _, reason in self._refused:
+            self._reasons[sequence.row] = reason
+            self._writes.append((at_s + self._model.stream_s, deque([(sequence.row, 0)])))
+        self._refused.clear()
 
     def _step(self, unit: Unit) -> None:
         """A step is over: who wrote a token, and the next one is under way."""
@@ -194,6 +220,7 @@ class RealTimeEngine:
                 self.pools.drop(sequence)
             self._forget(serial)
         unit.go_on()
+        self._turn_away(at_s)
         if self.pools is not None and self.pools.shown:
             firsts = deque((sequence.row, 1) for sequence in self.pools.shown)
             self._writes.append((at_s + self._model.stream_s, firsts))
@@ -223,6 +250,10 @@ class RealTimeEngine:
                 stream = self._streams.get(serial)
                 if stream is None:
                     continue
+                if serial in self._reasons:
+                    stream.turn_away(self._reasons[serial])
+                    self._forget(serial)
+                    continue
                 stream.cached_tokens = self._sequences[serial].cached_tokens
                 if not stream.write(written):
                     self.abandon(stream)
@@ -233,3 +264,4 @@ class RealTimeEngine:
     def _forget(self, serial: int) -> None:
         for table in (self._streams, self._sequences, self._where, self._gone):
             table.pop(serial, None)
+        self._reasons.pop(serial, None)

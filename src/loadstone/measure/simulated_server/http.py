@@ -49,6 +49,7 @@ _REASONS = {
     405: "Method Not Allowed",
     413: "Content Too Large",
     431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
 }
 _VOCABULARY = 32_000
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -318,6 +319,7 @@ class ServerConnection(asyncio.Protocol):
                 }
                 if engine is not None:  # not OpenAI's: bench keeps it with the run
                     card["deployment"] = settings.deployment
+                    card["priority_sign"] = engine.priority_sign
                 cards = [card] + [
                     card | {"id": name, "root": name, "parent": settings.model}
                     for name in settings.adapters
@@ -366,6 +368,7 @@ class ServerConnection(asyncio.Protocol):
         if engine is not None:
             if body.model in settings.adapters:
                 stream.adapter = 1 + settings.adapters.index(str(body.model))
+            stream.priority = body.priority
             stream.keys = Keys(content, stream.output_tokens, engine.block_tokens)
             try:
                 engine.submit(stream, request.arrival_ns)
@@ -382,7 +385,9 @@ class ServerConnection(asyncio.Protocol):
         if answer.is_stream:  # the head leaves long before the first token, as vLLM's does
             kind = "text/event-stream; charset=utf-8"
             head = _make_head(200, request, kind, "transfer-encoding: chunked")
-            self.write(head + answer.opening())
+            stream.head = head + answer.opening()
+            if engine is None or not engine.refuses_first:
+                stream.open()
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
         if engine is None:
@@ -419,6 +424,17 @@ class ServerConnection(asyncio.Protocol):
                 self._transport.close()
             # Not at once: the scheduler, which called this, is in the midst of its writes.
             asyncio.get_running_loop().call_soon(self._serve_next)
+
+    def turn_away(self, stream: AnswerWriter, reason: str) -> None:
+        """End a request that the engine does not take."""
+        if stream.head or not stream.answer.is_stream:
+            self._refuse(RefusalError(503, reason), stream.request)
+        else:
+            self.write(stream.answer.failure(reason))
+        self.ended("abort")
+        if not stream.request.keep_alive:
+            self._transport.close()
+        asyncio.get_running_loop().call_soon(self._serve_next)
 
     def ended(self, reason: str) -> None:
         self._stream = None

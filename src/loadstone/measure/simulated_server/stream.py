@@ -93,13 +93,15 @@ class ResponseConnection(Protocol):
     def write(self, data: bytes) -> None: ...
     def respond(self, request: HttpRequest, body: bytes) -> None: ...
     def wrote(self, stream: AnswerWriter, tokens: int) -> None: ...
+    def turn_away(self, stream: AnswerWriter, reason: str) -> None: ...
 
 
 class AnswerWriter:
     """An answer that is being written over a connection, when its scheduler says so.
 
     `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for
-    it, −1 before it is submitted to one. `adapter`: its number, 0: none.
+    it, −1 before it is submitted to one. `adapter`: its number, 0: none. `head`: of the response,
+    until it is sent. `priority`: as the request says.
     """
 
     def __init__(
@@ -116,6 +118,8 @@ class AnswerWriter:
         self.serial = -1
         self.adapter = 0
         self.input_tokens, self.output_tokens = answer.input_tokens, answer.output_tokens
+        self.head = b""
+        self.priority: int | None = None
         self.keys: Sequence[Hashable] = ()
         self.cached_tokens = 0
         self._connection = connection
@@ -129,6 +133,17 @@ class AnswerWriter:
             range(1, self.output_tokens, self._tokens_per_event) if self.answer.is_stream else ()
         )
         return itertools.chain(first, (self.output_tokens,))
+
+    def open(self) -> None:
+        """Send the head: the request was taken."""
+        head, self.head = self.head, b""
+        if head and not self._connection.gone():
+            self._connection.write(head)
+
+    def turn_away(self, reason: str) -> None:
+        """End it without an answer: with an HTTP status, or within a stream that has begun."""
+        if not self._connection.gone():
+            self._connection.turn_away(self, reason)
 
     def write(self, written: int) -> bool:
         """Send what is new of the first `written` tokens; False: there is nobody any more.

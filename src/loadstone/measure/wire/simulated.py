@@ -11,6 +11,7 @@ class SimulatedBody(msgspec.Struct):
 
     model: str | None = None
     stream: bool | None = None
+    priority: int | None = None
 
     def counts(self) -> dict[str, int | None]:
         """Return by their names the fields that ask for several answers: one is simulated."""
@@ -47,6 +48,9 @@ class SimulatedAnswer(Protocol):
 
     def whole(self) -> bytes:
         """Return the body of an answer in one piece."""
+
+    def failure(self, reason: str) -> bytes:
+        """Return the chunks that end a stream because its request was turned away."""
 
 
 class SimulatedWire(NamedTuple):

@@ -112,7 +112,8 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     priorities               requests of a higher priority are let in first, and give way last; of
                              equal ones those that came first (vLLM's --scheduling-policy priority,
                              SGLang's --enable-priority-scheduling)
-    priority_sign            −1: the engine's own numbers are smaller for what it serves first
+    priority_sign            −1: the engine's own numbers are smaller for what it serves first; 1:
+                             larger; 0: it has none
     unset_priority           of requests that have none: vLLM 0, SGLang below all others
     preempt_above            one that waits while all slots are taken has running ones give way
                              whose priority is lower by more than that (SGLang); None: it never does
@@ -145,7 +146,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch_seqs: int | None = None
     tiers: Tiers | None = None
     priorities: bool = False
-    priority_sign: int = 1
+    priority_sign: int = 0
     unset_priority: int = 0
     preempt_above: int | None = None
     max_waiting: int | None = None
