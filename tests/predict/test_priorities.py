@@ -108,8 +108,12 @@ def test_running_requests_give_way_to_who_is_higher_by_more_than_the_threshold(
     assert scheduler.preemptions == (above == 9)
 
 
-def test_who_gave_way_keeps_its_place_among_equals_and_computes_all_again() -> None:
-    scheduler = sglang(preempt_above=10, prefix_cache=False)
+@pytest.mark.parametrize(("kept", "computed"), [(False, 5 + 4), (True, 4)])
+def test_who_gave_way_keeps_its_place_among_equals_and_is_computed_again(
+    kept: bool, computed: int
+) -> None:
+    """With a prefix cache what it wrote, without one its prompt too."""
+    scheduler = sglang(preempt_above=10, prefix_cache=kept)
     scheduler.add(request(0, 0, output=10))
     for _ in range(4):  # its prompt, and three tokens more
         step(scheduler)
@@ -121,7 +125,7 @@ def test_who_gave_way_keeps_its_place_among_equals_and_computes_all_again() -> N
     scheduler.advance()
     step(scheduler)
     scheduler.schedule()
-    assert [(sequence.row, new) for sequence, new, _ in scheduler.chunks] == [(0, 5 + 4)]
+    assert [(sequence.row, new) for sequence, new, _ in scheduler.chunks] == [(0, computed)]
 
 
 def test_those_of_the_lowest_priority_and_the_newest_of_them_give_way() -> None:

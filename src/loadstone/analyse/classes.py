@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.metrics import label_rows, measure_part, meets_bounds
+from loadstone.analyse.overtaking import find_overtakes
 from loadstone.analyse.slo import request_bounds
 from loadstone.core import arrays
 from loadstone.core.bounds import Bound, split_bound
@@ -58,11 +59,12 @@ def classes_of(
         if reason is not None
     )
     of_unknown = Counter(label[np.array(unknown, np.bool_)].tolist())
+    overtakes = find_overtakes(rows, label, plan.classes)
     measured = rows["measured"]
     tokens = float(np.nansum(rows["tokens"][measured]))
     planned_rows = slice(plan.rows(cell).start, plan.rows(cell).stop)
     planned = plan.traffic_class[planned_rows][plan.phase[planned_rows] == 1]
-    return [
+    parts = [
         _class_part(
             plan,
             number,
@@ -73,6 +75,10 @@ def classes_of(
             unknown_model=of_unknown[number],
         )
         for number in range(len(plan.classes))
+    ]
+    return [
+        msgspec.structs.replace(part, overtakes=overtakes.get(number, []))
+        for number, part in enumerate(parts)
     ]
 
 

@@ -417,6 +417,15 @@ class PiecePart(Part, kw_only=True, frozen=True):
     output_tokens_per_s: float
 
 
+class Overtakes(msgspec.Struct, kw_only=True, frozen=True):
+    """How often requests of a class met one of a lower priority, `traffic_class`, that waited for
+    its first token, and how often they had theirs before it."""
+
+    traffic_class: str
+    met: int
+    overtook: int
+
+
 class ClassPart(Part, kw_only=True, frozen=True):
     """The requests of one class of traffic.
 
@@ -440,6 +449,7 @@ class ClassPart(Part, kw_only=True, frozen=True):
     rejected: int = 0
     rejected_for: dict[str, int] = {}
     unknown_model: int = 0
+    overtakes: list[Overtakes] = []
     slo_met: bool | None = None
     p_slo: float | None = None
     attainment: float | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from loadstone.analyse.overtaking import ignored
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.core.plan import Plan
@@ -28,6 +29,17 @@ def class_findings(parts: Sequence[ClassPart], plan: Plan, info: CellInfo, cell:
             yield finding(
                 "class_shares_drifted", traffic_class=part.name, share=share, planned=planned
             )
+    behind = ignored([each for part in parts for each in part.overtakes])
+    for part in parts:
+        for each in part.overtakes:
+            if any(each is one for one in behind):
+                yield finding(
+                    "priority_ignored",
+                    traffic_class=part.name,
+                    lower=each.traffic_class,
+                    met=each.met,
+                    overtook=each.overtook,
+                )
 
 
 def _adapter_findings(

@@ -708,6 +708,8 @@ class Scheduler(Running):
         if lower and lacking > 0:
             self._resume = True  # what is lacking changes with each step
             return False
+        if lower and not self._tight:
+            self._count()  # so that the cache gets what they leave
         for each in lower[:count]:
             self._preempt(each)
             self._displaced.append(each)
