@@ -26,14 +26,14 @@ def firsts(records: list[Json]) -> dict[str, float]:
     "arguments",
     [
         "max_num_seqs=4,max_num_queued_reqs=14,scheduling_policy=priority",
-        "engine=sglang,max_running_requests=4,max_queued_requests=6,enable_priority_scheduling=1,"
+        "engine=sglang,max_running_requests=4,max_queued_requests=12,enable_priority_scheduling=1,"
         "priority_scheduling_preemption_threshold=1",
     ],
 )
 def test_a_mix_is_served_as_it_is_simulated(loadstone: Loadstone, arguments: str) -> None:
     deployment = f"{DEPLOYMENT},{arguments}"
     measured = loadstone(
-        "bench", "--sim", deployment, "--rate", "12", "--requests", "80", "--json", *CLASSES
+        "bench", "--sim", deployment, "--rate", "9", "--requests", "80", "--json", *CLASSES
     )
     assert measured.code == 0, measured
     simulated = loadstone(
@@ -42,7 +42,7 @@ def test_a_mix_is_served_as_it_is_simulated(loadstone: Loadstone, arguments: str
     there, here = by_class(measured.cell), by_class(simulated.cell)
     turned_away = 0
     for name in ("chat", "batch"):
-        for percentile in ("p50", "p99"):
+        for percentile in ("p50", "p99") if there[name]["requests"]["ok"] > 1 else ():
             value = there[name]["tpot_s"][percentile]
             assert here[name]["tpot_s"][percentile] == pytest.approx(value, rel=0.1, abs=0.003)
         sent = there[name]["requests"]["sent"]
@@ -100,7 +100,7 @@ def test_priorities_that_a_server_ignores_are_found(
 
 def test_a_server_that_ignores_priorities_is_found_by_measuring_it(loadstone: Loadstone) -> None:
     outcome = loadstone(
-        "bench", "--sim", f"{SERVED}/max_num_seqs=2", "--rate", "16", "--requests", "80", "--json",
+        "bench", "--sim", f"{SERVED}/max_num_seqs=2", "--rate", "24", "--requests", "60", "--json",
         *HIGH_AND_LOW,
     )  # fmt: skip
     assert outcome.code == 0, outcome
