@@ -27,17 +27,19 @@ _METRICS = ("ttft", "tpot", "e2e")
 _QUANTILES = {"mean": None, "p50": 0.5, "p99": 0.99}
 
 
-def class_cost(name: str, whole: Path, less: Path) -> ClassCost:
+def class_cost(name: str, whole: Path, rest: Path) -> ClassCost:
     """Compare the runs of a plan with and without the class of this name. Raises InputError where
     one cannot be read."""
-    plans = [(folder, run_folder.read_plan(folder)) for folder in (whole, less)]
-    others = [of_class.name for of_class in plans[1][1].classes]
+    plans = [(folder, run_folder.read_plan(folder)) for folder in (whole, rest)]
+    names = [of_class.name for of_class in plans[1][1].classes]
     changes: list[ClassChange] = []
     for cell, load in enumerate(plans[0][1].cells):
         sides = [_read_cell(folder, plan, cell) for folder, plan in plans]
-        for other in others:
-            changes += _compare(other, cell, load, [by_class[other] for by_class in sides])
-    return ClassCost(of=name, run_dir=str(less), changes=changes)
+        for traffic_class in names:
+            changes += _compare(
+                traffic_class, cell, load, [by_class[traffic_class] for by_class in sides]
+            )
+    return ClassCost(of=name, run_dir=str(rest), changes=changes)
 
 
 class _Requests(NamedTuple):
@@ -71,12 +73,12 @@ def _read_cell(folder: Path, plan: Plan, cell: int) -> dict[str, _Requests]:
 
 def _compare(name: str, cell: int, load: Load, sides: list[_Requests]) -> list[ClassChange]:
     """Compare the requests of a class that both runs answered."""
-    whole, less = sides
-    _, *chosen = np.intersect1d(whole.places, less.places, return_indices=True)
+    first, second = sides
+    _, *chosen = np.intersect1d(first.places, second.places, return_indices=True)
     rows = [side.rows[places] for side, places in zip(sides, chosen, strict=True)]
     changes = []
     for metric in _METRICS:
-        values = np.stack([_latencies(each, metric, load) for each in rows])
+        values = np.stack([_latencies(side, metric, load) for side in rows])
         values = values[:, np.isfinite(values).all(axis=0)]
         if not values.shape[1]:
             continue

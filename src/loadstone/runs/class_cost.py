@@ -27,11 +27,11 @@ def run_without(options: Run, run: Callable[[Run], Summary]) -> Summary:
     else:
         names = [request.name for request in read_classes(workload.mix, workload.classes)]
     if name not in names or len(names) < 2:
-        known = ", ".join(names)
-        why = f"of the classes {known}" if len(names) > 1 else "of a mix of several (--mix)"
+        listed = ", ".join(names)
+        why = f"of the classes {listed}" if len(names) > 1 else "of a mix of several (--mix)"
         raise InputError(f"--without {name}: name one {why}")
     whole = run(change(options, without=None))
-    less = run(
+    rest = run(
         dataclasses.replace(
             options,
             workload=WorkloadOptions(
@@ -40,5 +40,5 @@ def run_without(options: Run, run: Callable[[Run], Summary]) -> Summary:
             load=LoadOptions(grace_s=options.load.grace_s),
         )
     )
-    whole.class_cost = class_cost(str(name), Path(whole.run_dir), Path(less.run_dir))
+    whole.class_cost = class_cost(str(name), Path(whole.run_dir), Path(rest.run_dir))
     return whole

@@ -46,7 +46,7 @@ def run(
     if without is not None:
         from loadstone.runs.class_cost import run_without
 
-        return run_without(options, lambda each: bench.bench(each, on_event))
+        return run_without(options, lambda chosen: bench.bench(chosen, on_event))
     if sweeps and _names_no_load(options):
         return bench.bench(change(options, concurrency=SWEEP), on_event, sweeps=True)
     return bench.bench(options, on_event)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,7 +26,6 @@ from loadstone.recommend.demand.classes import Classes, ClassSet
 from loadstone.recommend.demand.effort import OF_A_SET, OF_PRIORITIES, Effort
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning, plan_for
-from loadstone.recommend.judge.by_hour import Span
 from loadstone.recommend.judge.choices import affordable, rank_choices
 from loadstone.recommend.judge.confirm import Confirmation, ConfirmedPlan
 from loadstone.recommend.judge.errors import draw_joint_errors
@@ -123,12 +122,15 @@ class RefusedDivision(NamedTuple):
     why: str
 
 
-class Saving(NamedTuple):
-    """Says what the first division saves beside the next, in dollars a month or GPUs: as both were
-    bought, with the 80 % interval of what they need; in which share of the draws it is the cheaper,
-    and in which as cheap."""
+class Saving(msgspec.Struct, frozen=True):
+    """Says what the first division saves beside the second, in dollars a month, or GPUs: as both
+    were bought, with the 80 % interval of what both need; in which share of the draws of the
+    model's errors the first needs less, and in which as much."""
 
-    value: Span
+    value: float
+    low: float
+    high: float
+    unit: Literal["usd_per_month", "gpus"]
     probability: float
     equal: float
 
@@ -160,12 +162,12 @@ class FleetFinder:
         options, requests = self.classes.ask(chosen)
         names = " + ".join(self.classes.names(chosen))
         effort = self.effort or (OF_PRIORITIES if by_priority else OF_A_SET)
-        asked = plan_for(
+        planning = plan_for(
             replace(options, plans=1), lambda line: self.show(f"{names}: {line}"), effort, requests
         )
-        traffic = replace(asked.traffic, by_priority=by_priority)
-        asked = replace(asked, is_mixed=True, by_priority=by_priority, traffic=traffic)
-        found = rank_candidates(asked)
+        traffic = replace(planning.traffic, by_priority=by_priority)
+        planning = replace(planning, is_mixed=True, by_priority=by_priority, traffic=traffic)
+        found = rank_candidates(planning)
         if self.classes.has_adapters(chosen):
             with_slots = [
                 candidate
@@ -177,12 +179,12 @@ class FleetFinder:
             found = found._replace(candidates=with_slots)
         if by_priority:
             prioritised = [_serve_by_priority(candidate) for candidate in found.candidates]
-            found = found._replace(candidates=[each for each in prioritised if each is not None])
+            found = found._replace(candidates=[row for row in prioritised if row is not None])
             if prioritised and not found.candidates:
                 raise InputError("--engine: none of these serves by priority as it is simulated")
         if not found.candidates:
-            raise InputError(self.explain(found, asked))
-        return FleetSearch(chosen, asked, found, simulate_finalists(found, asked))
+            raise InputError(self.explain(found, planning))
+        return FleetSearch(chosen, planning, found, simulate_finalists(found, planning))
 
 
 def divide_classes(finder: FleetFinder) -> Divisions:
@@ -205,7 +207,7 @@ def divide_classes(finder: FleetFinder) -> Divisions:
         raise InputError(next(iter(refusals.values())))
     planning = searches[0].planning
     fleets: dict[tuple[ClassSet, bool], ClassFleet] = {}
-    drawn = draw_joint_errors([(each.finalists, each.planning) for each in searches])
+    drawn = draw_joint_errors([(search.finalists, search.planning) for search in searches])
     for search, finalists in zip(searches, drawn, strict=True):
         key = search.classes, search.planning.by_priority
         try:
@@ -228,13 +230,13 @@ def divide_classes(finder: FleetFinder) -> Divisions:
     if not divisions:
         raise InputError(refused[0].why)
     confidence = planning.choice.confidence
-    ranked = sorted(divisions, key=lambda each: _order(each, confidence))
-    least = np.min([each.needed_costs for each in ranked], axis=0)
+    ranked = sorted(divisions, key=lambda division: _order(division, confidence))
+    least = np.min([division.needed_costs for division in ranked], axis=0)
     return Divisions(
         ranked,
         refused,
         _save(ranked, planning),
-        [each.expected_cost - float(least.mean()) for each in ranked],
+        [division.expected_cost - float(least.mean()) for division in ranked],
         sum(search.found.looked_at for search in searches),
         sum(len(search.finalists.simulated) for search in searches),
     )
@@ -332,9 +334,12 @@ def _save(ranked: Sequence[Division], planning: Planning) -> Saving | None:
     unit = HOURS_PER_MONTH if planning.prices else 1.0
     by_draw = second.needed_costs - first.needed_costs
     value = (second.cost - first.cost) * unit
-    ends = np.quantile(by_draw, (0.1, 0.9)) * unit
+    low, high = (np.quantile(by_draw, (0.1, 0.9)) * unit).tolist()
     return Saving(
-        Span.around(value, ends),
+        value,
+        min(low, value),
+        max(high, value),
+        "usd_per_month" if planning.prices else "gpus",
         round(float(np.mean(by_draw > 0)), 3),
         round(float(np.mean(by_draw == 0)), 3),
     )

@@ -11,9 +11,8 @@ from loadstone.core.units import show_gpus, show_seconds, show_share
 from loadstone.recommend.demand.classes import Classes
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning
-from loadstone.recommend.judge.by_hour import Span
 from loadstone.recommend.judge.confirm import redraw_figures
-from loadstone.recommend.judge.partitions import ClassFleet, Division, Divisions
+from loadstone.recommend.judge.partitions import ClassFleet, Division, Divisions, Saving
 from loadstone.recommend.tell.document import SCHEMA, DeploymentPlan
 from loadstone.recommend.tell.plans import describe_plan
 from loadstone.recommend.tell.text import describe_launch, say_nearest, show_stated
@@ -78,18 +77,6 @@ class RefusedPartition(msgspec.Struct, frozen=True):
     why: str
 
 
-class PartitionSaving(msgspec.Struct, frozen=True):
-    """Says what the first division saves beside the second, in dollars a month, or GPUs; in which
-    share of the draws of the model's errors it needs less, and in which as much."""
-
-    value: float
-    low: float
-    high: float
-    unit: Literal["usd_per_month", "gpus"]
-    probability: float
-    equal: float
-
-
 class MixRecommendation(msgspec.Struct, frozen=True, kw_only=True):
     """Tells how to divide the classes of a mix into fleets, the best division first; `seconds`:
     that it took."""
@@ -98,7 +85,7 @@ class MixRecommendation(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[ClassTraffic]
     partitions: list[PartitionPlan]
     rejected: list[RefusedPartition]
-    saving: PartitionSaving | None
+    saving: Saving | None
     confidence: float
     holds: bool
     notes: list[str]
@@ -114,9 +101,9 @@ class MixRecommendation(msgspec.Struct, frozen=True, kw_only=True):
 def write_mix(classes: Classes, found: Divisions, seconds: float) -> MixRecommendation:
     """Return the document."""
     planning = found.ranked[0].fleets[0].search.planning
-    told: dict[int, FleetPlan] = {}
+    described: dict[int, FleetPlan] = {}
     partitions = [
-        _describe_division(classes, division, regret, told)
+        _describe_division(classes, division, regret, described)
         for division, regret in zip(found.ranked, found.regrets, strict=True)
     ]
     return MixRecommendation(
@@ -141,7 +128,7 @@ def write_mix(classes: Classes, found: Divisions, seconds: float) -> MixRecommen
             )
             for row in found.refused
         ],
-        saving=_describe_saving(found, planning),
+        saving=found.saving,
         confidence=planning.choice.confidence,
         holds=partitions[0].holds,
         notes=_write_notes(classes, partitions, planning),
@@ -152,16 +139,16 @@ def write_mix(classes: Classes, found: Divisions, seconds: float) -> MixRecommen
 
 
 def _describe_division(
-    classes: Classes, division: Division, regret: float, told: dict[int, FleetPlan]
+    classes: Classes, division: Division, regret: float, described: dict[int, FleetPlan]
 ) -> PartitionPlan:
-    """Describe a division; `told`: fleets that were described, by the identity of their plans."""
+    """Describe a division; `described`: fleets that were, by the identity of plans."""
     planning = division.fleets[0].search.planning
     priced = bool(planning.prices)
     fleets = []
     for fleet in division.fleets:
-        if id(fleet.plan) not in told:
-            told[id(fleet.plan)] = _describe_fleet(classes, fleet)
-        fleets.append(told[id(fleet.plan)])
+        if id(fleet.plan) not in described:
+            described[id(fleet.plan)] = _describe_fleet(classes, fleet)
+        fleets.append(described[id(fleet.plan)])
     return PartitionPlan(
         fleets=fleets,
         gpus=division.gpus,
@@ -178,11 +165,11 @@ def _describe_fleet(classes: Classes, fleet: ClassFleet) -> FleetPlan:
     planning, plan = fleet.search.planning, fleet.plan
     if planning.options.seed:
         plan = redraw_figures(plan, planning.redraw())
-    names, asked = classes.names(fleet.classes), plan.figures
+    names, figures = classes.names(fleet.classes), plan.figures
     by_class = [
         ClassFigures(name=name, ttft_s=row.ttft_s, tpot_s=row.tpot_s, p_met=_round(row.bounds))
-        for name, row in asked.by_class.items()
-    ] or [ClassFigures(name=names[0], ttft_s=asked.ttft_s, tpot_s=asked.tpot_s)]
+        for name, row in figures.by_class.items()
+    ] or [ClassFigures(name=names[0], ttft_s=figures.ttft_s, tpot_s=figures.tpot_s)]
     measured = fleet.search.finalists.measured
     return FleetPlan(
         classes=names,
@@ -194,21 +181,6 @@ def _describe_fleet(classes: Classes, fleet: ClassFleet) -> FleetPlan:
 
 def _round(bounds: Mapping[str, float]) -> dict[str, float]:
     return {name.partition(":")[2]: round(p_met, 3) for name, p_met in bounds.items()}
-
-
-def _describe_saving(found: Divisions, planning: Planning) -> PartitionSaving | None:
-    saving = found.saving
-    if saving is None:
-        return None
-    span: Span = saving.value
-    return PartitionSaving(
-        span.value,
-        span.low,
-        span.high,
-        "usd_per_month" if planning.prices else "gpus",
-        saving.probability,
-        saving.equal,
-    )
 
 
 def _write_notes(
