@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -157,6 +157,11 @@ class TrafficClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             return []
         numbers = range(1, self.adapters + 1)
         return [f"{self.adapter}-{number}" for number in numbers] or [self.adapter]
+
+
+def adapter_names(classes: Iterable[TrafficClass]) -> list[str]:
+    """List the LoRA adapters of several classes, each once."""
+    return list(dict.fromkeys(name for kind in classes for name in kind.adapter_names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,7 +509,7 @@ class Plan:
     @property
     def adapter_names(self) -> list[str]:
         """List the LoRA adapters of all classes."""
-        return list(dict.fromkeys(name for kind in self.classes for name in kind.adapter_names))
+        return adapter_names(self.classes)
 
     @property
     def class_slots(self) -> list[int]:

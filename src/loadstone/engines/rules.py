@@ -22,7 +22,7 @@ from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import CHOICES
 from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
-from loadstone.engines.launch import Command, Flags, Site, Weights, choose_weights
+from loadstone.engines.launch import Command, Site, Weights, choose_weights
 from loadstone.engines.sharding.adapters import AdapterSlots, adapter_numbers
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import (
@@ -506,16 +506,6 @@ class EngineRules:
         return found
 
     @property
-    def lora_flags(self) -> Flags:
-        """Return the flags of adapters that several engines spell alike; none without adapters."""
-        if not self.has_adapters:
-            return []
-        return [
-            ("enable-lora", True),
-            ("max-lora-rank", self.worker.count("max_lora_rank")),
-        ]
-
-    @property
     def lora_words(self) -> tuple[str, ...] | None:
         """Return the adapters to load as words NAME=PATH; None: there are none."""
         return tuple(map("=".join, self.adapter_paths.items())) or None
@@ -523,10 +513,8 @@ class EngineRules:
     @property
     def lora_targets(self) -> tuple[str, ...] | None:
         """Return the modules that `lora_target_modules` names, with + between them."""
-        return (
-            tuple(filter(None, (self.worker.argument("lora_target_modules") or "").split("+")))
-            or None
-        )
+        given = self.worker.argument("lora_target_modules")
+        return None if given is None else tuple(given.split("+"))
 
     def slot_bytes(self, rank: Rank | None = None) -> float:
         """Return the bytes of a slot for an adapter on one rank; None: of all stages."""

@@ -324,8 +324,8 @@ class Sglang(EngineRules):
 
     @property
     def lora_flags(self) -> Flags:
-        worker, flags = self.worker, super().lora_flags
-        if not flags:
+        worker = self.worker
+        if not self.has_adapters:
             return []
         paths, targets = self.lora_words, self.lora_targets
         if paths is None and not (worker.argument("max_lora_rank") and targets):
@@ -335,7 +335,8 @@ class Sglang(EngineRules):
                 " lora_target_modules=all"
             )
         return [
-            *flags,
+            ("enable-lora", True),
+            ("max-lora-rank", worker.count("max_lora_rank")),
             ("max-loras-per-batch", worker.count("max_loras")),
             ("max-loaded-loras", worker.count("max_cpu_loras")),
             ("lora-target-modules", targets),

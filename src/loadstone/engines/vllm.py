@@ -245,11 +245,12 @@ class Vllm(EngineRules):
 
     @property
     def lora_flags(self) -> Flags:
-        worker, flags = self.worker, super().lora_flags
-        if not flags:
+        worker = self.worker
+        if not self.has_adapters:
             return []
         return [
-            *flags,
+            ("enable-lora", True),
+            ("max-lora-rank", worker.count("max_lora_rank")),
             ("max-loras", worker.count("max_loras")),
             ("max-cpu-loras", worker.count("max_cpu_loras")),
             ("fully-sharded-loras", worker.switch("fully_sharded_loras") is True),

@@ -17,7 +17,7 @@ import numpy as np
 from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
-from loadstone.core.plan import Plan, TrafficClass
+from loadstone.core.plan import Plan, TrafficClass, adapter_names
 from loadstone.core.secrets import has_scheme, names_key
 from loadstone.core.summary import TASK
 from loadstone.core.vectors import Array, Ints32, Ints64
@@ -122,11 +122,7 @@ def _read_file(file: Path) -> list[ClassRequest]:
         _read_class(entry, f"--mix {file}: class {number}")
         for number, entry in enumerate(listed, start=1)
     ]
-    described = _read_adapters(document.get("adapters"), f"--mix {file}: adapters")
-    unused = described.keys() - {of_class.traffic.adapter for of_class in classes}
-    if unused:
-        raise InputError(f"--mix {file}: adapters: no class asks for {sorted(unused)[0]!r}")
-    return [_with_adapter(of_class, described) for of_class in classes]
+    return _describe_adapters(classes, document.get("adapters"), f"--mix {file}: adapters")
 
 
 class _Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,24 +133,25 @@ class _Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str | None = None
 
 
-def _read_adapters(described: Any, place: str) -> dict[str, _Adapter]:
+def _describe_adapters(
+    classes: Sequence[ClassRequest], given: Any, place: str
+) -> list[ClassRequest]:
+    """Return the classes with what a file says of their adapters. Raises InputError."""
     try:
-        return msgspec.convert(described or {}, dict[str, _Adapter])
+        described = msgspec.convert(given or {}, dict[str, _Adapter])
     except msgspec.ValidationError as error:
-        raise InputError(
-            f"{place}: {error}; write e.g. adapters: {{legal: {{rank: 16, targets: all}}}}"
-        ) from None
-
-
-def _with_adapter(of_class: ClassRequest, described: Mapping[str, _Adapter]) -> ClassRequest:
-    """Return a class with what is known of its adapter."""
-    found = described.get(of_class.traffic.adapter or "")
-    if found is None:
-        return of_class
-    traffic = msgspec.structs.replace(
-        of_class.traffic, adapter_rank=found.rank, adapter_path=found.path
-    )
-    return msgspec.structs.replace(of_class, traffic=traffic)
+        raise InputError(f"{place}: {error}; write e.g. {{legal: {{rank: 16}}}}") from None
+    unused = described.keys() - {of_class.traffic.adapter for of_class in classes}
+    if unused:
+        raise InputError(f"{place}: no class asks for {sorted(unused)[0]!r}")
+    found = []
+    for of_class in classes:
+        known = described.get(of_class.traffic.adapter or "", _Adapter())
+        traffic = msgspec.structs.replace(
+            of_class.traffic, adapter_rank=known.rank, adapter_path=known.path
+        )
+        found.append(msgspec.structs.replace(of_class, traffic=traffic))
+    return found
 
 
 def _split(text: str) -> dict[str, Any]:
@@ -446,11 +443,7 @@ class Mix(Workload):
     def _adapters(self, rows: Rows, seed: int) -> Ints32 | None:
         """Draw the adapter of each row, the same for the turns of a session: its number among those
         of all classes."""
-        names = list(
-            dict.fromkeys(
-                name for part in self.parts for name in part.request.traffic.adapter_names
-            )
-        )
+        names = adapter_names([part.request.traffic for part in self.parts])
         if not names:
             return None
         numbers = {name: number for number, name in enumerate(names, start=1)}

@@ -99,6 +99,4 @@ def adapter_shares(adapters: Sequence[int] | Ints32) -> tuple[float, ...]:
 def different_adapters(shares: tuple[float, ...], requests: float) -> float:
     """Return how many different adapters so many requests have on average, of which each adapter
     is asked for by such a share: Σ 1 − (1 − p)ᴮ."""
-    return sum(
-        1.0 if share >= 1 else -math.expm1(requests * math.log1p(-share)) for share in shares
-    )
+    return float((1 - (1 - np.array(shares)) ** requests).sum())
