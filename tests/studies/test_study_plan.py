@@ -206,3 +206,31 @@ def test_the_small_model_gets_the_arguments_of_its_engine(tmp_path: Path) -> Non
         else:
             words = commands_of(launch, (), 1).ranks[0].argv
             assert words[-2:] == ("--ubatch-size", "64")
+
+
+def test_a_cell_is_another_where_a_file_that_it_names_says_something_else(tmp_path: Path) -> None:
+    questions, mix = tmp_path / "questions.jsonl", tmp_path / "mix.yaml"
+    questions.write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    classes = (
+        "classes:\n- {name: chat, share: 2, input: 64, output: 8, slo: 'ttft_p99<1s'}\n"
+        f"- {{name: asks, share: 1, dataset: {questions}, output: 8}}\n"
+    )
+    mix.write_text(classes)
+    study = (
+        "study: files\ndeployments:\n  model: [llama-3.1-8b]\n  engine: [vllm]\n  layout: [1xh100]\n"
+        f"workloads:\n  mixed: {{mix: {mix}}}\n  asked: {{dataset: {questions}, output: 8}}\n"
+        "loads: [{rate: [4], requests: 30}]\n"
+    )
+
+    def ids() -> list[str]:
+        return [cell.id for cell in planned(tmp_path, study)[0].cells]
+
+    first = ids()
+    mix.write_text(f"# The same.\n{classes}")
+    assert ids() == first
+    mix.write_text(classes.replace("<1s", "<2s"))
+    tightened = ids()
+    assert [a == b for a, b in zip(first, tightened, strict=True)] == [False, True]
+    mix.write_text(classes)
+    questions.write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
+    assert not set(ids()) & set(first)

@@ -238,6 +238,8 @@ def _cells(read: StudyFile) -> list[_Cell]:
                     if not number:  # the others have the same options, and other values of one
                         planner.plan()
                     identity = _identity(meant, accepted)
+                    if planner.contents:
+                        identity["contents"] = planner.contents
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{place}.{key}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -68,6 +68,8 @@ class Planner:
         options = until_precise(options) if isinstance(options, Options) else options
         requests = [*read_classes(options.workload.mix, options.workload.classes), *classes]
         self.options = options = _load_of_mix(options, requests) if requests else options
+        self._requests = requests
+        self._checks: CheckSet | None = None
         self._plan: Plan | None = None
         self._grading = options.grading
         if options.workload.plan is not None:
@@ -88,6 +90,19 @@ class Planner:
         else:
             self.workload = _read_workload(options.workload, self._sessions)
         self._checks = _read_checks(self._grading, options.workload.seed, self.workload)
+
+    @property
+    def contents(self) -> list[Any]:
+        """What the files say that the options name, as far as it decides what is sent; empty where
+        they name none."""
+        asked = self.options.workload
+        if self._plan is not None:
+            return [self._plan.plan_id]
+        named = asked.mix or asked.dataset or asked.text or asked.trace or asked.agents
+        if not (named or self._requests or self._checks):
+            return []
+        digest = None if self._checks is None else self._checks.sha256
+        return [self._requests, self.workload.describe(self._output), digest]
 
     @property
     def chooses_length(self) -> bool:
