@@ -99,7 +99,7 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
     places = {}
     for number, frame in enumerate(_leading(points, main), 1):
         heroes = list(_heroes(points, wanted, frame))
-        latencies = tails(frame, (TTFT, TPOT), key=f"latencies-{number}")
+        latencies = tails(frame.by_class, (TTFT, TPOT), key=f"latencies-{number}")
         figures = [figure for _, figure in heroes] + ([latencies] if latencies else [])
         if figures:
             tabs.append((_name_tab(frame), figures))
@@ -193,7 +193,7 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
         yield from _trade_offs(frame)
     for frame in served:
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, GOODPUT, ENERGY):
-            yield _line(frame, measure)
+            yield _line(frame.by_class if measure in (TTFT, TPOT, E2E) else frame, measure)
     for frame in sweeps:
         if frame.mode != "online":
             yield from _batches(frame)

@@ -15,11 +15,11 @@ from loadstone.analyse.verdict.thresholds import BUNCHED_S
 from loadstone.core.groups import by_key
 from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.units import show_load
-from loadstone.report.data.points import CellPoint
+from loadstone.report.data.points import CellPoint, point_of_class
 from loadstone.report.data.repeats import merge_repeats
 from loadstone.report.data.series import ChartSeries, lengths_label, list_common, series_of
 from loadstone.report.data.statistic import Estimate
-from loadstone.report.data.wording import join
+from loadstone.report.data.wording import clean, join
 
 Axis = Literal["load", "output", "input"]
 
@@ -239,6 +239,20 @@ class Frame(msgspec.Struct, frozen=True):
     @property
     def axis_word(self) -> str:
         return load_word(self.points[0]) if self.axis == "load" else f"{self.axis} length"
+
+    @property
+    def by_class(self) -> Frame:
+        """The points of each class of traffic, as series of their own; itself without classes."""
+        if not any(point.cells[0].by_class for point in self.points):
+            return self
+        several = len(set(self.series)) > 1
+        pairs = [
+            (point_of_class(point, number), ChartSeries(clean(part.name), series.label * several))
+            for point, series in self.pairs
+            for number, part in enumerate(point.cells[0].by_class)
+        ]
+        points, series = zip(*pairs, strict=True)
+        return replace(self, points=points, series=series)
 
     def only(self, keep: Callable[[CellPoint, ChartSeries], bool]) -> Frame:
         chosen = [(point, series) for point, series in self.pairs if keep(point, series)]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from loadstone.analyse.classes import cell_of_class
 from loadstone.analyse.compare.price import Prices, dollars_per_hour, weigh_tokens
 from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
@@ -420,10 +421,6 @@ def _points_of_run(
         output = throughput(metrics, longer, "output_tokens_per_s", kind)
         total = throughput(metrics, longer, "total_tokens_per_s", kind)
         delivered = throughput(metrics, window, "output_tokens_per_s", kind)
-        estimate = partial(latency, ok=_count_completed(cell), sums=sums)
-        open_loop = kind != "concurrency"
-        ttft = estimate(metrics.ttft_intended_s) if open_loop else None
-        e2e = estimate(metrics.e2e_intended_s) if open_loop else None
         demand = _describe_demand(run, cell.load)
         yield CellPoint(
             run=clean(run.info.run_id),
@@ -432,11 +429,8 @@ def _points_of_run(
             cells=(cell,),
             setup=setup,
             demand=demand,
-            ttft=ttft or estimate(metrics.ttft_s),
-            tpot=estimate(metrics.tpot_s),
-            itl=estimate(metrics.itl_s),
-            e2e=e2e or estimate(metrics.e2e_s),
-            since="sending" if ttft is None and e2e is None else "the intended time",
+            # Times over classes of traffic are no one's: see point_of_class().
+            **(_times(cell, sums) | (dict.fromkeys(LATENCIES) if cell.by_class else {})),
             sums=sums,
             output=output,
             total=total,
@@ -454,6 +448,29 @@ def _points_of_run(
             ),
             basis=basis(run.info, run.facts, [kind, cell.load.value, demand.how]),
         )
+
+
+def _times(cell: CellSummary, sums: bool) -> dict[str, Any]:
+    """Estimate the latencies of a cell, and say since when they count."""
+    metrics = cell.metrics
+    estimate = partial(latency, ok=_count_completed(cell), sums=sums)
+    open_loop = cell.load.kind != "concurrency"
+    ttft = estimate(metrics.ttft_intended_s) if open_loop else None
+    e2e = estimate(metrics.e2e_intended_s) if open_loop else None
+    return {
+        "ttft": ttft or estimate(metrics.ttft_s),
+        "tpot": estimate(metrics.tpot_s),
+        "itl": estimate(metrics.itl_s),
+        "e2e": e2e or estimate(metrics.e2e_s),
+        "since": "sending" if ttft is None and e2e is None else "the intended time",
+    }
+
+
+def point_of_class(point: CellPoint, number: int) -> CellPoint:
+    """Return a point with the latencies of one of its classes of traffic, and a colour for it."""
+    part = point.cells[0].by_class[number]
+    times = _times(cell_of_class(point.cells[0], part), point.sums)
+    return replace(point, look=Look(part.name, number), **times)
 
 
 def _name_window(longer: Window, window: Window, metrics: Metrics) -> str:

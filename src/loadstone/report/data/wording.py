@@ -31,8 +31,11 @@ _LONG = {
 
 
 def spell(text: str, *, long: bool = False) -> str:
-    """Write `TPOT p99` for `tpot_p99`; `long`: `time per token (TPOT) p99`; `tok/s` of rates."""
-    names = _LONG if long else {}
+    """Write `TPOT p99` for `tpot_p99`; `long`: `time per token (TPOT) p99`; `tok/s` of rates; of a
+    class of traffic `chat TPOT p99`."""
+    of_class = re.sub(r":(?=(?:ttft|tpot|itl|e2e)_p\d)", " ", text)
+    names = _LONG if long and of_class == text else {}
+    text = of_class
     return re.sub(
         r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda it: f"{names.get(it[1], it[1].upper())} ", text
     ).replace("_tokens_per_s", " tok/s")

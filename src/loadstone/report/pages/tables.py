@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
 from loadstone.core.summary import CellSummary, ClassPart, StatedNumber, latency_field
-from loadstone.core.units import show_load, show_met, show_number, show_seconds
+from loadstone.core.units import show_load, show_met, show_number, show_seconds, show_share
 from loadstone.report.data.frames import (
     DOLLARS,
     E2E,
@@ -35,7 +35,7 @@ from loadstone.report.data.pairs import (
 from loadstone.report.data.points import LONG_RUN, CellPoint
 from loadstone.report.data.series import list_common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED
-from loadstone.report.data.wording import clean, join
+from loadstone.report.data.wording import clean, join, spell
 from loadstone.report.findings.sentence import within_slo
 from loadstone.report.pages.columns import (
     INTERVAL,
@@ -181,13 +181,14 @@ def classes(points: Sequence[CellPoint]) -> list[Table]:
     ]
     if not rows:
         return []
-    heads = [*(["run"] if several else []), "load", "class", "requests/s", "output tok/s"]
-    heads += ["rejected", "TTFT", "p99", "TPOT", "p99", "E2E", "p99", "SLO"]
+    heads = [*(["run"] if several else []), "load", "class", "share", "planned", "requests/s"]
+    heads += ["output tok/s", "rejected", "TTFT", "p99", "TPOT", "p99", "E2E", "p99", "SLO"]
+    heads.append("goodput/s")
     table = Table(
         key="classes",
         title="Classes of traffic",
         heads=heads,
-        align=("l" if several else "") + "llrrrrururur",
+        align=("l" if several else "") + "llrrrrrrurururr",
         rows=rows[:MAX_ROWS],
         notes=["Each class is judged by its own bounds. Times are medians, p99 beside them."],
     )
@@ -203,11 +204,14 @@ def _class_row(point: CellPoint, cell: CellSummary, part: ClassPart, several: bo
         *([f"run {point.number}"] if several else []),
         load_label(point),
         part.name,
+        show_share(part.share),
+        show_share(part.planned_share) if cell.load.is_open else "-",
         show_number(part.requests_per_s),
         show_number(part.output_tokens_per_s, 4),
         str(part.rejected or "-"),
         *times,
         show_met(part.slo_met, part.p_slo) if part.slo_met is not None else "-",
+        show_number(part.goodput_per_s),
     ]
 
 
@@ -500,7 +504,7 @@ def _notes(points: Sequence[CellPoint]) -> Iterator[str]:
     bounds = by_key((point.demand.slo, point.number) for point in points if point.demand.slo)
     for slo, numbers in bounds.items():
         runs = f" of run {', '.join(map(str, sorted(set(numbers))))}" if len(bounds) > 1 else ""
-        yield f"SLO{runs}: {slo}."
+        yield f"SLO{runs}: {spell(slo)}."
     if any(point.p_met is not None for point in points):
         yield "In brackets after an SLO: the probability that it is met."
     if any(point.attainment is not None for point in points):

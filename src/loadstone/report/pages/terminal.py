@@ -100,7 +100,7 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
     tables = [_table(head, rows, findings)]
     classes = [(row, part) for row in rows for part in row.cell.by_class]
     if classes:
-        tables.append(_table_classes(f"{head} · class", classes, cells))
+        tables.append(_table_classes(head if len(cells) > 1 else "", classes, cells))
     for name, parts_of, name_part in _PARTS if explain else ():
         parts = [(row, part) for row in rows for part in parts_of(row.cell)]
         if parts:
@@ -344,7 +344,7 @@ def _table_cost(cost: ClassCost, loads: Sequence[str]) -> Table:
 def _table_classes(
     head: str, parts: Sequence[tuple[CellRow, ClassPart]], cells: Sequence[CellSummary]
 ) -> Table:
-    """Make one row for each class of traffic of each cell."""
+    """Make one row for each class of traffic of each cell. `head`: that of the loads; "" of one."""
 
     def show_slo(row: CellRow) -> str:
         part = row.numbers
@@ -352,7 +352,7 @@ def _table_classes(
 
     turned_away = any(part.rejected for _, part in parts)
     columns: list[Column[CellRow]] = [
-        Column(head, lambda row: row.load, "l"),
+        Column(f"{head} · class" if head else "class", lambda row: row.load, "l"),
         RUN["ok"],
         *([RUN["failed"]] if any(show_failed(part.requests) for _, part in parts) else []),
         *([Column[CellRow]("rejected", _show_rejected)] if turned_away else []),
@@ -361,7 +361,9 @@ def _table_classes(
     if any(part.slo_met is not None for _, part in parts):
         columns.append(Column("SLO", show_slo))
     rows = [
-        _row(f"{row.load} · {part.name}", row.cell, part.requests, part, cells)
+        _row(
+            f"{row.load} · {part.name}" if head else part.name, row.cell, part.requests, part, cells
+        )
         for row, part in parts
     ]
     return tabulate(columns, rows, style=show_verdict, spare=_SPARE)
