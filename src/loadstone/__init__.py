@@ -120,7 +120,7 @@ def simulate(deployment: str, **options: Any) -> Summary | RankedRuns:
 
 def recommend(model: str, **options: Any) -> Recommendation:
     """Plan what to deploy for a model's traffic; typed, with the fields of `loadstone recommend
-    --json`.
+    --json`; for `mix` or `classes` the fleets, recommend.tell.mixed.MixRecommendation.
 
     `options` as the flags (`rate=20, slo="ttft_p99<1s", gpus="h200,b200"`); `--with` is `measured`.
     help("loadstone.recommend.demand.options.RecommendOptions") lists them. Raises
