@@ -236,6 +236,17 @@ def test_many_adapters_share_few_slots(loadstone: Loadstone, tmp_path: Path) -> 
     assert waits["users"] > 2 * waits["base"]
 
 
+def test_an_endless_stream_of_one_adapter_starves_another(loadstone: Loadstone) -> None:
+    outcome = loadstone(
+        "simulate", f"{DEPLOYMENT}/version=0.10.2,max_loras=1", "--duration", "20s", "--json",
+        "--class", "a,slots=8,input=64,output=50,adapter=a",
+        "--class", "b,slots=2,input=64,output=50,adapter=b",
+    )  # fmt: skip
+    assert by_class(outcome.cell)["a"]["requests"]["ok"] > 300
+    assert by_class(outcome.cell)["b"]["requests"]["ok"] == 0
+    assert {"class_starved", "adapters_thrash"} <= outcome.findings
+
+
 @pytest.mark.parametrize(
     ("deployment", "text", "said"),
     [
