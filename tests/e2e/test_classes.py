@@ -394,3 +394,22 @@ def test_priorities_are_served_as_a_queue_with_two_priorities(loadstone: Loadsto
     assert waits_s["priority", "low"] == pytest.approx(1.667, rel=0.08)
     assert waits_s["fcfs", "high"] == pytest.approx(1.167, rel=0.08)
     assert waits_s["fcfs", "low"] == pytest.approx(1.167, rel=0.08)
+
+
+def test_a_simulated_study_has_its_classes_and_serves_by_priority(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    path, out = Path("examples/classes_and_priorities.yaml"), tmp_path / "out"
+    assert loadstone("study", "run", path, "--simulate", "--out", out).code == 0
+    waits_s: dict[tuple[str, bool], float] = {}
+    for file in out.rglob("summary.json"):
+        (cell,) = json.loads(file.read_text())["cells"]
+        run = json.loads(file.with_name("run.json").read_text())
+        parts = by_class(cell)
+        if cell["load"]["value"] == 12 and "documents" in parts:
+            policy = "scheduling_policy" in json.dumps(run["settings"])
+            waits_s |= {
+                (name, policy): part["ttft_intended_s"]["p99"] for name, part in parts.items()
+            }
+    assert waits_s["chat", True] < waits_s["chat", False]
+    assert waits_s["documents", True] > waits_s["documents", False]

@@ -71,13 +71,15 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 
 def simulated(read: StudyFile) -> Measure:
     """Return what simulates a cell, by those of its options that are not about a server."""
-    simulated_names = {flag.name for flag in flags_of(SimulateOptions).values()}
+    simulated_names = {flag.name.rstrip("_") for flag in flags_of(SimulateOptions).values()}
 
     def measure(
         launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path
     ) -> Summary:
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
-        options = {name: value for name, value in options.items() if name in simulated_names}
+        options = {
+            name: value for name, value in options.items() if name.rstrip("_") in simulated_names
+        }
         # A simulation of the same plan is the same: each repeat draws its own.
         options["seed"] = read.study.seed + cell.repeat - 1
         carry_out = find_max if cell.is_search else simulate

@@ -328,7 +328,8 @@ def _load_of_mix(options: Run, requests: Sequence[ClassRequest]) -> Run:
         if open_classes:
             raise InputError(
                 f"class {open_classes[0]}: comes at a rate, and another class has slots; give all"
-                " of them slots, or all a share or rate"
+                " of them slots, or all a share or rate: times of the two loads count from other"
+                " moments"
             )
         if load.rate or load.concurrency or load.requests:
             raise InputError(
