@@ -13,9 +13,14 @@ import loadstone
 from conftest import Loadstone
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.settings import FleetFigures
+from loadstone.core.summary import Summary
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
+from loadstone.report.charts.fleets import fleet_over_time
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.document import build
 from loadstone.runs.autoscale import Judge, References, requests_of
 from test_autoscaler import steps
 from test_simulator import Times, plan
@@ -223,3 +228,33 @@ def test_bounds_are_judged_as_the_summary_judges_them(slo: dict[str, float]) -> 
     good = judge.good(served)
     assert good is not None
     assert good.mean() == pytest.approx((values[metric] <= limit_s).mean())
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def test_the_page_draws_replicas_metric_and_attainment(folder: Path) -> None:
+    summary = Summary.of(json.loads((folder / "summary.json").read_text()))
+    fleet = summary.fleet
+    assert fleet is not None
+    drawn = fleet_over_time(fleet, "a run", key="fleet")
+    assert drawn is not None
+    titles = [panel["encoding"]["y"]["title"] for panel in drawn.spec["vconcat"]]
+    assert titles == ["replicas", "running", "within bounds (%)"]
+    most = max(count for _, count in fleet.replicas)
+    assert f"from 1 to {most} that serve" in drawn.summary
+    measured = FleetFigures(policy="measured", replicas=[(0.0, 2), (9.0, 3)], source="a gateway")
+    alone = fleet_over_time(measured, "a run", key="fleet")
+    assert alone is not None
+    assert len(alone.spec["vconcat"]) == 1
+    assert "a gateway" in alone.notes
+
+
+def test_a_report_tells_the_fleets(folder: Path) -> None:
+    report = build(read_runs([folder])[0])
+    (part,) = report.parts
+    assert part.fleets is not None
+    assert part.fleets.rows[0][0] == "own"
+    assert len(part.fleets.rows) == 4
+    assert any(note.startswith("own: the bounds ") for note in part.notes)
+    assert part.figures[0].title == "Replicas over time"

@@ -23,9 +23,10 @@ import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.core.gpu_metrics import Readings, Series, reasons_in
+from loadstone.core.settings import FleetFigures
 from loadstone.core.summary import GpuFigures, Level, ServerFigures, TtftParts
 from loadstone.core.vectors import Floats
-from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME, count_of
+from loadstone.engines.server_metrics import COUNTERS, GAUGES, READY, START_TIME, count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +84,64 @@ def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures 
 def _new_every_s(series: Series) -> float:
     """Seconds between new readings; 0 where at least every second one was new."""
     return float(np.ptp(series.time_s)) / series.new if len(series.value) > 2 * series.new else 0.0
+
+
+# --- replicas that come and go ------------------------------------------------------------------
+
+_SILENT_S = 5.0
+"""A server that has not answered for so long is not there."""
+_MOMENT_S = 0.2
+
+
+def measured_fleet(samples: pa.Table | None) -> FleetFigures | None:
+    """Count the replicas of a measured run over time: as a gateway reports those that are ready,
+    else the servers whose /metrics answered. None where their number never changed."""
+    if samples is None or not samples.num_rows:
+        return None
+    last_s = float(samples["time_s"].to_numpy().max())
+    servers = {
+        replica: families
+        for replica, families in _collect_series(samples).items()
+        if replica >= 0  # below: GPUs
+    }
+    for name in READY:
+        told = [
+            series for families in servers.values() for series in families.get(name, {}).values()
+        ]
+        if told:
+            return _count_replicas(told, name)
+    present = [_presence(families, last_s) for families in servers.values()]
+    return _count_replicas(present, "servers whose /metrics answered") if present else None
+
+
+def _presence(families: Families, last_s: float) -> MetricSeries:
+    """Return 1 from each answer of a server on, and 0 where it fell silent."""
+    series = [each.time_s for by_labels in families.values() for each in by_labels.values()]
+    times_s = np.unique(np.concatenate(series))
+    gone_s = times_s[np.diff(times_s, append=np.inf) > _SILENT_S] + _SILENT_S
+    gone_s = gone_s[gone_s < last_s]
+    moments_s = np.concatenate([times_s, gone_s])
+    order = np.argsort(moments_s, kind="stable")
+    return MetricSeries(moments_s[order], np.repeat([1.0, 0.0], [len(times_s), len(gone_s)])[order])
+
+
+def _count_replicas(series: list[MetricSeries], source: str) -> FleetFigures | None:
+    """Add up series, each 0 before its first value, at each moment of any."""
+    moments_s = np.unique(np.concatenate([each.time_s for each in series]))
+    total = np.zeros(len(moments_s))
+    for time_s, value in series:
+        place = np.searchsorted(time_s, moments_s, side="right")
+        total += np.concatenate([[0.0], value])[place]
+    # Servers are asked one after the other: what stands for less than a moment is no change.
+    changes = [
+        (float(at_s), int(count))
+        for at_s, count, until_s in zip(
+            moments_s, total, np.append(moments_s[1:], np.inf), strict=True
+        )
+        if until_s - at_s > _MOMENT_S
+    ]
+    kept = [change for n, change in enumerate(changes) if not n or change[1] != changes[n - 1][1]]
+    return FleetFigures(policy="measured", replicas=kept, source=source) if len(kept) > 1 else None
 
 
 # --- servers --------------------------------------------------------------------------------------

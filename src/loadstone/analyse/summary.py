@@ -24,7 +24,7 @@ from loadstone.analyse.metrics import CellNumbers, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.scenario import scenario_findings, scenario_result
-from loadstone.analyse.server_figures import gpu_figures, server_figures
+from loadstone.analyse.server_figures import gpu_figures, measured_fleet, server_figures
 from loadstone.analyse.sessions import cacheable_shares, session_numbers
 from loadstone.analyse.slo import bounds_of, probability_of, request_bounds
 from loadstone.analyse.verdict.classes import class_findings
@@ -111,6 +111,8 @@ def measured_summary(
     cells = {number: cell for number, cell in enumerate(summaries) if cell is not None}
     grade_cells(folder, info, plan, cells)
     summary = run_summary(folder, info, list(cells.values()), run_findings(info, plan, begun))
+    if info.source == "measured":
+        summary.fleet = measured_fleet(samples)
     facts = add_limits(summary, info)
     changed = run_folder.find_changed(folder, info.marks)
     for cell in summary.cells:

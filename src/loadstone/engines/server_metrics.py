@@ -43,10 +43,12 @@ def count_of(name: str) -> str:
 GAUGES = _join(table.gauges for table in engine_tables().values())
 COUNTERS = _join(table.counters for table in engine_tables().values())
 START_TIME = "process_start_time_seconds"
+READY = ("inference_pool_ready_pods", "kube_deployment_status_replicas_ready")
+"""Gauges of gateways and clusters: replicas that are ready."""
 NAMES = frozenset(
     name.partition("{")[0]
     for names in (*GAUGES.values(), *COUNTERS.values())
     for sum_of_names in names
     for part in sum_of_names.split("+")
     for name in (part, count_of(part))
-) | {START_TIME}
+) | {START_TIME, *READY}

@@ -41,6 +41,8 @@ def advise(options: RecommendOptions) -> Recommendation | MixRecommendation:
 def recommend_mix(options: RecommendOptions, effort: Effort | None = None) -> MixRecommendation:
     """Choose the fleets for the classes of a mix. Raises InputError: as recommend() does, and
     classes that cannot be planned for."""
+    if options.load.autoscale:
+        raise InputError("--autoscale: a mix has no trace to follow; leave it out")
     begun_s = time.monotonic()
     check_limits(options)
     classes = classes_of(options)

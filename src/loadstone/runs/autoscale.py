@@ -36,7 +36,6 @@ from loadstone.predict.simulator.pipeline import engines_of
 from loadstone.predict.simulator.run import CellRun, Look
 from loadstone.predict.steady_state import Lengths, steady_states
 from loadstone.predict.step_time import StepModel
-from loadstone.workload.options import SimulatorOptions
 
 _WINDOWS = 96
 """Of a run, for attainment over time and for the oracle: quarters of an hour of a day."""
@@ -54,10 +53,10 @@ _MOST_RUNS = 2000
 
 
 def check_scaled(
-    deployment: Deployment, fleet: Fleet, loads: Sequence[Load], asked: SimulatorOptions
+    deployment: Deployment, fleet: Fleet, loads: Sequence[Load], flow_control: str | None = None
 ) -> None:
     """Refuse what no autoscaler is simulated with. Raises InputError."""
-    if asked.flow_control is not None:
+    if flow_control is not None:
         raise InputError(
             "--autoscale and --flow-control: are not simulated together; leave one out (hold, in"
             " the autoscaler's file, has the router hold requests)"

@@ -133,7 +133,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     scaler = None
     if simulator.autoscale is not None:
         scaler = read_autoscaler(simulator.autoscale, slo)
-        check_scaled(deployment, fleet, plan.cells, simulator)
+        check_scaled(deployment, fleet, plan.cells, simulator.flow_control)
     check_adapters(plan, deployment)
     lengths = check(plan, longest, limit)
     fleet = fleet_for(

@@ -30,7 +30,7 @@ _MAX_WINDOWS = 20_000
 class Hours:
     """The windows of a trace, `every_s` long: what each asks for (`rates`), in requests/s of the
     busiest one's kind, and what is sent in it (`plans`). busiest_s: from when to when the one lasts
-    that asks for most.
+    that asks for most. whole: all of it.
     """
 
     rates: Floats
@@ -38,6 +38,7 @@ class Hours:
     start_up_s: float
     busiest_s: tuple[float, float]
     plans: tuple[Plan, ...] = ()
+    whole: Plan | None = None
 
     @property
     def busiest(self) -> Plan:
@@ -110,4 +111,5 @@ def split_hours(load: TrafficLoad, plan: Plan) -> Hours | None:
         start_up_s=load.start_up_s,
         busiest_s=(begin_s, begin_s + float(lengths_s[busiest]) + 1e-3),
         plans=tuple(plans),
+        whole=plan,
     )

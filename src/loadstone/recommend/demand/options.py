@@ -94,6 +94,13 @@ class TrafficLoad(Flags):
     start_up_s: float = flag(
         LOAD, "with --trace: time until a replica that is started answers", "5m", values.seconds
     )
+    autoscale: tuple[str, ...] = flag(
+        LOAD,
+        "with --trace: autoscalers whose target and least replicas are chosen for the first plan:"
+        " keda,planner, or files",
+        (),
+        words,
+    )
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from loadstone.recommend.demand.planning import Planning
+from loadstone.recommend.judge.autoscaled import AutoscaledPlan, autoscale_plan
 from loadstone.recommend.judge.by_hour import follow_hours
 from loadstone.recommend.judge.choices import PlanChoice, affordable, rank_choices
 from loadstone.recommend.judge.confirm import ConfirmedPlan, confirm_plans, join_confirmed
@@ -29,6 +30,7 @@ class Judgement(NamedTuple):
     measured_replicas: int
     split: Split | None
     host_memory: HostMemory | None
+    autoscaled: list[AutoscaledPlan]
 
 
 def judge_finalists(simulated: Finalists, planning: Planning) -> Judgement:
@@ -39,7 +41,7 @@ def judge_finalists(simulated: Finalists, planning: Planning) -> Judgement:
     paid = affordable(choices, planning)
     confirmed = confirm_plans(paid, planning)
     shown = confirmed[: planning.options.plans]
-    hours = planning.traffic.hours
+    hours, autoscale = planning.traffic.hours, planning.options.load.autoscale
     if hours is not None:
         shown = [
             plan._replace(by_hour=follow_hours(plan.choice, hours, planning)) for plan in shown
@@ -59,4 +61,5 @@ def judge_finalists(simulated: Finalists, planning: Planning) -> Judgement:
         measured_replicas=measured.replicas,
         split=split,
         host_memory=weigh_host_memory(shown[0].choice, planning),
+        autoscaled=autoscale_plan(shown[0].choice, autoscale, planning) if autoscale else [],
     )

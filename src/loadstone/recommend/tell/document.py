@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from loadstone.recommend.judge.autoscaled import AutoscaledPlan
 from loadstone.recommend.judge.by_hour import ByHour, Span
 from loadstone.recommend.judge.host_memory import HostMemory
 from loadstone.recommend.judge.split import Split
@@ -202,5 +203,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     split: Split | None = None
     """With --pools."""
     host_memory: HostMemory | None = None
+    autoscaled: list[AutoscaledPlan] = []
     """Where the traffic is sessions."""
     schema: int = SCHEMA

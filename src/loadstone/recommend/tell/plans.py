@@ -84,6 +84,7 @@ def write_recommendation(
         objective=planning.choice.objective,
         holds=plans[0].p_slo >= planning.choice.confidence,
         host_memory=judgement.host_memory,
+        autoscaled=judgement.autoscaled,
         by_gpu=choose_by_gpu(judgement.confirmed, refused, planning),
         seconds={step: round(value, 3) for step, value in seconds.items()},
     )

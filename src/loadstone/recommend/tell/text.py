@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_gpus, show_number, show_seconds, show_share
+from loadstone.recommend.judge.autoscaled import AutoscaledPlan
 from loadstone.recommend.judge.by_hour import ByHour
 from loadstone.recommend.judge.host_memory import HostMemory
 from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
@@ -112,6 +113,7 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     for number, plan in numbered:
         if plan.by_hour is not None:
             lines.append(_describe_hours(number, plan.replicas, plan.by_hour))
+    lines += map(_describe_autoscaled, document.autoscaled)
     lines += _describe_sessions(document)
     if document.host_memory is not None:
         lines.append(_describe_host_memory(document.host_memory))
@@ -210,6 +212,25 @@ def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
         f" {plan.gpus:.1f} GPUs on average with {plan.start_up_s / 60:g} min to start{paid}:"
         f" {plan.saves:.0%} less than {replicas} all the time{broken}."
     )
+
+
+def _describe_autoscaled(plan: AutoscaledPlan) -> str:
+    """Say what the first plan costs under an autoscaler."""
+    values = f"{plan.min} to {plan.max} replicas"
+    if plan.target is not None:
+        values = f"{plan.metric} {plan.target:g} a replica, {values}"
+    point, static = plan.point, plan.static
+    holds = "holds" if point.met else "does NOT hold"
+    text = (
+        f"Plan 1 under {plan.autoscaler} ({values}) {holds} the bounds by the best prediction:"
+        f" {show_share(point.attainment, 1)} of requests within them, with"
+        f" {point.gpu_hours:.3g} GPU-hours of {plan.requests:,} requests"
+    )
+    if static is None or not static.gpu_hours or point.gpu_hours is None:
+        return f"{text}."
+    change = 1 - point.gpu_hours / static.gpu_hours
+    word = "less" if change > 0 else "more"
+    return f"{text}, {abs(change):.0%} {word} than {static.replicas:.3g} replicas all the time."
 
 
 def why_measure(document: Recommendation) -> str:

@@ -21,6 +21,7 @@ from loadstone.core.groups import by_key
 from loadstone.core.units import show_seconds
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import tails
+from loadstone.report.charts.fleets import fleet_over_time
 from loadstone.report.charts.inside import cumulative, gaps, timeline
 from loadstone.report.charts.select import Drawn, draw_pictures
 from loadstone.report.charts.theme import Figure
@@ -41,6 +42,7 @@ from loadstone.report.findings import (
 )
 from loadstone.report.pages import tables
 from loadstone.report.pages.first import FirstScreen, first_screen
+from loadstone.report.pages.fleet import decide_fleet, note_fleet, tabulate_fleets
 from loadstone.report.pages.study import (
     StudyPart,
     compare_settings,
@@ -79,11 +81,12 @@ looks at all."""
 
 class RunPart(msgspec.Struct, kw_only=True):
     """Holds what a report says of one run alone. `facts`: (name, value) pairs of its
-    environment."""
+    environment. `fleets`: a table of the fleets beside an autoscaler's."""
 
     number: int
     title: str
     table: Table
+    fleets: Table | None = None
     figures: list[Figure]
     facts: list[tuple[str, str]]
     repeat: str
@@ -400,6 +403,10 @@ def _part(
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     figures: list[Figure | None] = []
     key = f"run-{number}"
+    fleet = run.summary.fleet
+    if fleet is not None:
+        figures.append(fleet_over_time(fleet, name, key=f"{key}-fleet"))
+        notes += [decide_fleet(fleet), *note_fleet(fleet)] if fleet.point else []
     if drawn and number > INSIDE_RUNS:
         drawn = False
         notes.append(
@@ -428,6 +435,7 @@ def _part(
         number=number,
         title=join(f"Run {number}: {name}", words, by=" · "),
         table=tables.cells(points, key=f"{key}-cells", title="Loads", run=False),
+        fleets=tabulate_fleets(fleet) if fleet is not None and fleet.point else None,
         figures=[figure for figure in figures if figure is not None],
         facts=_environment(run),
         repeat=_repeat(run),
