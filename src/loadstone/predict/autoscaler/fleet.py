@@ -8,6 +8,7 @@ decision sees the readings of some time ago.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -429,7 +430,13 @@ def run_scaled(
         run.contents = Contents(plan, cell, requests, fleet.policy.block_tokens)
     client = SimulatedClient(requests, plan.cells[cell], 0, requests.count, start_s)
     scaled = ScaledFleet(run, fleet, scaler, decider, look)
-    _drive(run, client, scaled)
+    collecting = gc.isenabled()
+    gc.disable()  # as in run_cell()
+    try:
+        _drive(run, client, scaled)
+    finally:
+        if collecting:
+            gc.enable()
     scaled.finish(run.over_s)
     run.issue_end_s = client.issue_end_s
     return run, scaled.log
