@@ -24,7 +24,12 @@ from typing import Any
 import numpy as np
 
 import loadstone
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import run_folder
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import fleet_of
+from loadstone.workload.options import SimulateOptions
+from loadstone.workload.planning import plan_of
 
 BASE = "llama-3.1-70b@4xh100/tp4"
 Row = dict[str, Any]
@@ -151,27 +156,39 @@ def main() -> None:
 
 
 def pace() -> None:
-    """Prints requests/s of simulations with two classes, and of the same load without."""
-    deployment, requests = "llama-3.1-8b@1xh100", 20_000
-    plain = {"input": "600", "output": "100"}
-    mixed = {"class_": ["a,share=0.5,input=600,output=100", "b,share=0.5,input=600,output=100"]}
-    took: list[tuple[float, float]] = []
-    for _ in range(7):
-        times = []
-        for flags in (plain, mixed):
-            with tempfile.TemporaryDirectory() as folder:
-                begun_s = time.perf_counter()
-                loadstone.simulate(
-                    deployment, rate=20, requests=requests, draws=0, out=folder, **flags
-                )
-                times.append(time.perf_counter() - begun_s)
-        took.append((times[0], times[1]))
-    ratios = [one / both for one, both in took]
-    print(
-        f"{requests / statistics.median(both for _, both in took):,.0f} requests/s with two classes,"
-        f" {statistics.median(ratios):.0%} of the plain load's (median of {len(took)} pairs,"
-        f" {min(ratios):.0%} to {max(ratios):.0%})"
-    )
+    """Prints requests per second of CPU time of cells with two classes, beside the same load without:
+    by the faster loop, and by the general one where classes have priorities."""
+    both = "share=0.5,input=600,output=100"
+    high_low = [f"a,{both},priority=high", f"b,{both},priority=low"]
+    served = ",scheduling_policy=priority"
+    for name, rate, arguments, classes, quick in (
+        ("two classes", 20, "", [f"a,{both}", f"b,{both}"], True),
+        ("priorities, general loop", 20, served, high_low, False),
+        ("priorities and a queue", 45, served, high_low, False),
+    ):
+        ratios, rates = [], []
+        for _ in range(7):
+            plain = cell_rate(rate, "", {"input": "600", "output": "100"}, quick)
+            rates.append(cell_rate(rate, arguments, {"class_": classes}, quick))
+            ratios.append(rates[-1] / plain)
+        print(
+            f"{name}: {statistics.median(rates):,.0f} requests/s,"
+            f" {statistics.median(ratios):.0%} of the plain cell's (median of {len(ratios)} pairs,"
+            f" {min(ratios):.0%} to {max(ratios):.0%})"
+        )
+
+
+def cell_rate(
+    rate: float, arguments: str, asked: Row, quick: bool, requests: int = 10_000
+) -> float:
+    """Returns simulated requests per second of CPU time of a cell."""
+    deployment = f"llama-3.1-8b@1xh100/max_num_seqs=48{arguments}"
+    options = {"deployment": deployment, "rate": rate, "requests": requests}
+    plan = plan_of(SimulateOptions.read(**options, **asked))
+    fleet = fleet_of(parse_deployment(deployment))
+    begun_s = time.process_time()
+    run_cell(plan, 0, fleet, quick=quick)
+    return requests / (time.process_time() - begun_s)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ PyExecutor._executor_loop_pp and its inflight_req_ids. Each of vLLM's virtual en
 its part of the cache, RFC 11945: those are schedulers of their own.)
 """
 
+from bisect import bisect_right
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from loadstone.core.errors import InputError
@@ -30,6 +32,7 @@ from loadstone.predict.scheduler.running import NO_CHUNKS, Pool, Running
 from loadstone.predict.scheduler.sequence import Sequence
 from loadstone.predict.scheduler.tiers import LowerTiers
 
+_order_of = attrgetter("order")
 _QUEUE_FULL = "The request queue is full."
 _HIGHER_CAME = "The request is aborted by a higher priority request."
 _TOO_MANY = "busy: max_num_queued_reqs is reached"
@@ -211,10 +214,7 @@ class Scheduler(Running):
         `first`."""
         waiting = self.waiting
         if self._by_priority:
-            place = len(waiting)
-            while place and waiting[place - 1].order > sequence.order:
-                place -= 1
-            waiting.insert(place, sequence)
+            waiting.insert(bisect_right(waiting, sequence.order, key=_order_of), sequence)
         elif first:
             waiting.appendleft(sequence)
         else:
