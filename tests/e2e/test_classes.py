@@ -360,15 +360,19 @@ def test_priorities_that_are_not_served_are_told(loadstone: Loadstone) -> None:
 
 
 def test_the_table_has_a_row_for_each_class(loadstone: Loadstone) -> None:
-    outcome = loadstone(
-        "simulate", DEPLOYMENT, "--rate", "20", "--requests", "200", "--draws", "0",
+    flags = (
+        "--requests", "200", "--draws", "0",
         "--class", "chat,share=3,input=300,output=20,slo=ttft_p99<1s",
         "--class", "batch,share=1,input=2k,output=30",
     )  # fmt: skip
-    assert "· chat" in outcome.out
-    assert "· batch" in outcome.out
-    head = outcome.out.split("· class")[0]
+    several = loadstone("simulate", DEPLOYMENT, "--rate", "10,20", *flags)
+    assert "20 · chat" in several.out
+    assert "20 · batch" in several.out
+    assert "TTFT p99" not in several.out.split("· class")[0]
+    one = loadstone("simulate", DEPLOYMENT, "--rate", "20", *flags)
+    head, _, classes = one.out.partition("\n class ")
     assert "TTFT p99" not in head
+    assert [line.split()[0] for line in classes.splitlines()[2:4]] == ["chat", "batch"]
 
 
 def test_priorities_are_served_as_a_queue_with_two_priorities(loadstone: Loadstone) -> None:

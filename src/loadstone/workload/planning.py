@@ -93,7 +93,7 @@ class Planner:
 
     @property
     def contents(self) -> list[Any]:
-        """What the files say that the options name, as far as it decides what is sent; empty where
+        """Tell what files say that the options name, as far as it decides what is sent; empty where
         they name none."""
         asked = self.options.workload
         if self._plan is not None:
@@ -256,8 +256,10 @@ def _read_given_plan(options: RunOptions, path: Path) -> Plan:
 
 def _warmup(asked: LoadOptions, loads: Sequence[Load]) -> int | None:
     """Return the warm-up's requests; None: as many as the load has by default."""
-    if asked.start == "staggered" or not any(load.is_closed for load in loads):
+    if asked.start == "staggered":
         return asked.warmup
+    if not any(load.is_closed for load in loads):
+        raise InputError("--start together: a closed loop starts so; it goes with --concurrency")
     if asked.warmup:
         raise InputError("--start together and --warmup: there is no warm-up then; leave one out")
     return 0
