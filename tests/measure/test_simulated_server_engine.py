@@ -448,7 +448,7 @@ class Silent:
 
     def __init__(self, output_tokens: int) -> None:
         self.serial, self.input_tokens, self.output_tokens = -1, 8, output_tokens
-        self.adapter = 0
+        self.adapter, self.priority = 0, None
         self.keys: tuple[int, ...] = ()
         self.cached_tokens = self.written = 0
 
