@@ -452,6 +452,9 @@ class Silent:
         self.keys: tuple[int, ...] = ()
         self.cached_tokens = self.written = 0
 
+    def open(self) -> None:
+        pass
+
     def write(self, written: int) -> bool:
         self.written = written
         return True
