@@ -13,7 +13,7 @@ import pytest
 
 from conftest import Loadstone
 from loadstone.analyse.run_facts import run_facts
-from loadstone.catalogue.config.encoder import encoder
+from loadstone.catalogue.config.encoder import pooling_of
 from loadstone.core.record import RunInfo
 from summary_documents import summarise
 
@@ -113,13 +113,13 @@ def test_what_writes_no_text_is_not_simulated(
 
 def test_generators_by_other_names_are_simulated() -> None:
     assert (
-        encoder({"architectures": ["ChatGLMModel"], "auto_map": {"AutoModelForCausalLM": "x"}})
+        pooling_of({"architectures": ["ChatGLMModel"], "auto_map": {"AutoModelForCausalLM": "x"}})
         is None
     )
-    assert encoder({"architectures": ["InternVLChatModel"]}) is None
-    assert encoder({"architectures": ["LlavaLlamaModel"], "llm_cfg": {}}) is None
-    assert encoder({"architectures": ["GPT2LMHeadModel"]}) is None
-    assert encoder({}) is None
+    assert pooling_of({"architectures": ["InternVLChatModel"]}) is None
+    assert pooling_of({"architectures": ["LlavaLlamaModel"], "llm_cfg": {}}) is None
+    assert pooling_of({"architectures": ["GPT2LMHeadModel"]}) is None
+    assert pooling_of({}) is None
 
 
 def test_a_model_that_sees_says_that_its_prompts_are_text(

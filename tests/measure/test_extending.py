@@ -61,6 +61,7 @@ def test_an_api_of_another_package_is_measured(tmp_path: Path) -> None:
 def test_an_api_that_no_package_offers_is_refused() -> None:
     with pytest.raises(
         InputError,
-        match=r"--endpoint: .nobody. .*chat, completions, messages, responses, sglang, triton",
+        match=r"--endpoint: .nobody. .*chat, completions, embeddings, messages, rerank, responses, score, sglang,"
+        " triton",
     ):
         find_wire("nobody")

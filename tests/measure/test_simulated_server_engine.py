@@ -450,6 +450,7 @@ class Silent:
         self.serial, self.input_tokens, self.output_tokens = -1, 8, output_tokens
         self.adapter, self.priority = 0, None
         self.keys: tuple[int, ...] = ()
+        self.sequences: list[int] = []
         self.cached_tokens = self.written = 0
 
     def open(self) -> None:

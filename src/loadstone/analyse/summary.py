@@ -21,6 +21,7 @@ from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.grading.accuracy import grade_cells
 from loadstone.analyse.imported_run import ImportedCell
 from loadstone.analyse.metrics import CellNumbers, measure_cell
+from loadstone.analyse.pooling import name_rates
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.scenario import scenario_findings, scenario_result
@@ -268,6 +269,8 @@ def _summarise_cell(run: _Run, number: int) -> CellSummary | None:
     if summary.verdict.has(*_NOT_SUSTAINED):
         summary.metrics.sustained = None
     _add_intervals(summary, _factors(run.info.settings.intervals, number))
+    if run.plan.inputs is not None:
+        name_rates(summary, run.plan.inputs)
     if run.dialect is not None:
         from loadstone.analyse.other_tools import summarise_as
 

@@ -372,7 +372,12 @@ def _read_catalogued(key: str) -> Model:
             config = {**(_leave_unquantised(base) if "quantisation" in entry else base), **config}
         model = read_config(config, key, entry.get("quantisation"))
         return msgspec.structs.replace(
-            model, aliases=tuple(entry.get("aliases", ())), source=entry["source"]
+            model,
+            aliases=tuple(entry.get("aliases", ())),
+            source=entry["source"],
+            pooling=entry.get("pooling") or model.pooling,
+            # Engines load no output head of what writes no text.
+            tied_embeddings=model.tied_embeddings or "pooling" in entry,
         )
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -25,6 +25,11 @@ Unit = Literal["requests", "sessions"]
 Phase = Literal["warmup", "measure", "check"]
 """`check`: mixed into the load to be graded, and apart from what is measured."""
 
+PoolingTask = Literal["embeddings", "rerank", "score"]
+"""What is asked of models that write no text: a vector for each input, or how well each document
+fits a query."""
+
+POOLING_TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
 PHASES: tuple[Phase, ...] = ("warmup", "measure", "check")
 CHECK = PHASES.index("check")
 ASSISTANT = '{"role":"assistant"'
@@ -176,7 +181,8 @@ class PlannedRequest:
     body's further fields, as a JSON object. `answers`: which of the messages, by place, the
     server's own answer to a turn of the session replaces. `copy`: of a session that a cell has
     several times, which one it is: each has its own words. `traffic_class`: place of its class in
-    the plan's; `adapter`: its number among the plan's, 0: none.
+    the plan's; `adapter`: its number among the plan's, 0: none. `inputs`: the tokens of each of its
+    texts, see Inputs.
     """
 
     cell: int
@@ -198,6 +204,7 @@ class PlannedRequest:
     copy: int = 0
     traffic_class: int = 0
     adapter: int = 0
+    inputs: tuple[int, ...] = ()
 
     @property
     def request_id(self) -> str:
@@ -207,6 +214,47 @@ class PlannedRequest:
     def session_id(self) -> str | None:
         """Named after its first request; turns of a session have indices in sequence."""
         return None if self.turn is None else f"{self.cell}-{self.index - self.turn}"
+
+
+@dataclass(eq=False)
+class Inputs:
+    """The texts of each row's request for vectors or scores: a row's are as long as
+    tokens[offsets[row]:offsets[row + 1]]. Where documents are judged, its first is the query.
+
+    offsets i8, one more than rows; tokens i4. `pairs`: a model that is simulated reads the query
+    with each document, and so many tokens more; None: each text by itself. No file has it.
+    """
+
+    task: PoolingTask
+    offsets: Ints64
+    tokens: Ints32
+    pairs: int | None = None
+
+    def own(self, row: int) -> Ints32:
+        return self.tokens[self.offsets[row] : self.offsets[row + 1]]
+
+    def take(self, rows: Ints64) -> Inputs:
+        """Select the texts of these rows, in their order."""
+        return Inputs(self.task, *take_lists(self.offsets, self.tokens, rows), self.pairs)
+
+    @property
+    def has_queries(self) -> bool:
+        return self.task != "embeddings"
+
+    def sequences(self, row: int) -> list[int]:
+        """Return the tokens of each sequence that a model reads for a row."""
+        texts: list[int] = self.own(row).tolist()
+        if self.pairs is None or not self.has_queries:
+            return texts
+        return [texts[0] + document + self.pairs for document in texts[1:]]
+
+    def longest(self) -> int:
+        """Return the tokens of the longest sequence, of a query and a document together."""
+        if not self.has_queries:
+            return int(self.tokens.max())
+        queries = self.offsets[:-1]
+        documents = np.delete(self.tokens, queries)
+        return int(self.tokens[queries].max()) + int(documents.max()) + (self.pairs or 0)
 
 
 @dataclass(eq=False)
@@ -310,7 +358,8 @@ class Plan:
     lengths are demanded, not a cap. `cyclic`: cells that run by time in a closed loop go round
     their rows again with new indices. `traffic_class` u1: index into `classes`; None where requests
     are of one kind. `adapter` i4: index into `adapter_names` from 1 on, 0: none; None where no
-    class has any.
+    class has any. `inputs`: the texts of requests for vectors or scores, `input_tokens` all of
+    theirs and `output_tokens` how many vectors or scores they ask for; None where text is written.
     """
 
     seed: int
@@ -334,6 +383,7 @@ class Plan:
     classes: tuple[TrafficClass, ...] = ()
     traffic_class: NDArray[np.uint8] | None = None
     adapter: Ints32 | None = None
+    inputs: Inputs | None = None
 
     COLUMNS = (
         "cell",
@@ -383,6 +433,9 @@ class Plan:
             digest.update(msgspec.json.encode(self.classes) + self.traffic_class.tobytes())
         if self.adapter is not None:
             digest.update(self.adapter.tobytes())
+        if self.inputs is not None:
+            digest.update(self.inputs.task.encode() + self.inputs.offsets.tobytes())
+            digest.update(self.inputs.tokens.tobytes())
         return digest.hexdigest()[:12]
 
     @cached_property
@@ -470,6 +523,7 @@ class Plan:
             traffic_class=None if classes is None else classes[rows],
             adapter=None if adapter is None else adapter[rows],
             blocks=None if self.blocks is None else self.blocks.take(rows),
+            inputs=None if self.inputs is None else self.inputs.take(rows),
             graph=self.graph.take(rows) if recorded else CallGraph.of_turns(columns["turn"]),
             **columns,
         )
@@ -504,6 +558,7 @@ class Plan:
             copy=self.copy(cell, index),
             traffic_class=self.class_of(row),
             adapter=0 if self.adapter is None else int(self.adapter[row]),
+            inputs=() if self.inputs is None else tuple(self.inputs.own(row).tolist()),
         )
 
     @property

@@ -3,6 +3,7 @@
 A record's times count from the run's origin on one monotonic clock.
 """
 
+from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -129,7 +130,13 @@ class Target(msgspec.Struct, kw_only=True):
     choices: int = 1
     """Answers that each request has side by side, as by `n`."""
     overhead_tokens: int = 0
-    """Tokens that the server adds to every prompt: a chat template, a BOS."""
+    """Tokens that the server adds to every prompt: a chat template, a BOS; to every text of which a
+    vector is asked for, and to a query with its document."""
+    pairs: bool | None = None
+    """Whether its counts have a query again for each document; None: it was not asked, or counts
+    nothing."""
+    dimensions: int | None = None
+    """Numbers of a vector that each request asks for."""
     max_model_tokens: int | None = None
     models: Any = None
     """The body of /v1/models."""
@@ -148,6 +155,25 @@ class ProfiledWindow(msgspec.Struct, frozen=True):
     start_s: float
     end_s: float
     stopped: bool = True
+
+
+class VectorFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Says what came of vectors or scores, warm-up included: answers with any; those in which one
+    is no finite number, or all zeros; those in which different texts have the same, or that have
+    the first vector of another; and vectors by how many numbers they have."""
+
+    answers: int = 0
+    faulty: int = 0
+    alike: int = 0
+    lengths: dict[str, int] = {}
+
+    def __add__(self, other: "VectorFacts") -> "VectorFacts":
+        return VectorFacts(
+            self.answers + other.answers,
+            self.faulty + other.faulty,
+            self.alike + other.alike,
+            dict(Counter(self.lengths) + Counter(other.lengths)),
+        )
 
 
 class CellInfo(msgspec.Struct, kw_only=True):
@@ -198,6 +224,7 @@ class CellInfo(msgspec.Struct, kw_only=True):
     hidden_tokens: int = 0
     """Output tokens that the server counts and did not send, which `output_tokens` of the records
     leave out; below 0: those that it sent and counts beside its output, which they include."""
+    vectors: VectorFacts | None = None
     stopped: Stop | None = None
     """The rule by which it ended, where one was set."""
     profiled: ProfiledWindow | None = None

@@ -178,10 +178,13 @@ class Steady(_Figures, kw_only=True, frozen=True):
 
     start_s: float
     end_s: float
-    output_tokens_per_s: float
+    output_tokens_per_s: float | None
     total_tokens_per_s: float | None = _null()
     requests_per_s: float
     ci95: dict[str, Bounds]
+    inputs_per_s: float | None = None
+    documents_per_s: float | None = None
+    input_tokens_per_s: float | None = None
     j_per_output_token: float | None = None
     j_per_total_token: float | None = None
 
@@ -197,10 +200,13 @@ class Sustained(_Figures, kw_only=True, frozen=True):
                          exclude (statistics.growth)
     """
 
-    output_tokens_per_s: float
+    output_tokens_per_s: float | None
     total_tokens_per_s: float | None = _null()
     requests_per_s: float
     ci95: dict[str, Bounds]
+    inputs_per_s: float | None = None
+    documents_per_s: float | None = None
+    input_tokens_per_s: float | None = None
 
     j_per_output_token: ClassVar[None] = None
     j_per_total_token: ClassVar[None] = None
@@ -255,6 +261,9 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
                              cache efficiency
     output_tokens_per_s      output_tokens / the cell's duration_s
     total_tokens_per_s       (input_tokens + output_tokens) / duration_s
+    inputs_per_s             of requests for vectors, in the place of output tokens: their inputs /
+                             duration_s; documents_per_s: of those for scores. input_tokens_per_s:
+                             of both, as the server counts them
     requests_per_s           (ok + short) / duration_s
     achieved_rate_per_s      (sends − 1)/(last send − first send)
     j_per_output_token       joules of all GPUs that were watched, over the cell; j_per_total_token:
@@ -291,6 +300,9 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_call_tokens: int | None = None
     answer_tokens_per_s: float | None = None
     shared_block_share: float | None = None
+    inputs_per_s: float | None = None
+    documents_per_s: float | None = None
+    input_tokens_per_s: float | None = None
     j_per_output_token: float | None = None
     j_per_total_token: float | None = None
     goodput_per_s: float | None = None
@@ -809,6 +821,13 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
         `steady`: False where none but whole cells are to be compared.
         """
         return self.metrics.sustained or (self.steady if steady else None) or self.metrics
+
+    @property
+    def rate_name(self) -> str:
+        """The throughput that it is known by: output tokens, or inputs or documents."""
+        pooled = ("inputs_per_s", "documents_per_s")
+        told = (name for name in pooled if getattr(self.metrics, name) is not None)
+        return next(told, "output_tokens_per_s")
 
     @property
     def slo_met(self) -> bool | None:

@@ -13,7 +13,7 @@ from loadstone.catalogue.architecture.precision import KV_BYTES
 from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
-from loadstone.engines.rules import EngineRules
+from loadstone.engines.rules import EngineRules, Scheduling
 from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import BatchLimits, Budget
@@ -41,7 +41,7 @@ class LlamaCpp(EngineRules):
     """Its --cache-type-k; q8_0 is int8 here."""
     unreadable_weights = ("fp8", "nvfp4")
     spelled = frozenset(
-        {"tp", "pp", "kv", "lora_modules", "max_model_len", "max_seq_len", "prefix_caching"}
+        {"tp", "pp", "kv", "lora_modules", "max_model_len", "max_seq_len", "prefix_caching", "task"}
     )
 
     @property
@@ -63,13 +63,28 @@ class LlamaCpp(EngineRules):
         """Return a context no longer than a slot, where the slots' cache was sized by
         `ctx_size`."""
         limit, total = super().context_limit, self.worker.count("ctx_size")
+        if self.worker.task is not None:
+            # A text whose vector is asked for is read in one piece, or refused.
+            limit = self.piece_tokens if limit is None else min(limit, self.piece_tokens)
         if total is None:
             return limit
         slot = max(1, total // self.slots)
         return slot if limit is None else min(limit, slot)
 
+    @property
+    def piece_tokens(self) -> int:
+        """Return the tokens of a physical batch."""
+        return self.worker.count("ubatch_size") or MICRO_BATCH_TOKENS
+
+    def scheduling(self, max_batched_tokens: int) -> Scheduling:
+        if self.worker.task is not None:
+            return Scheduling(chunked=False, prefix_cache=False)
+        return super().scheduling(max_batched_tokens)
+
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
         batch_tokens = self.worker.count("batch_size") or BATCH_TOKENS
+        if self.worker.task is not None:
+            batch_tokens = min(batch_tokens, self.piece_tokens)
         return BatchLimits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
     def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
@@ -91,7 +106,7 @@ class LlamaCpp(EngineRules):
             return 0.0
         shares = self.worker.count("parallel") is None
         pools = 1 if shares else self.slots
-        piece = self.worker.count("ubatch_size") or MICRO_BATCH_TOKENS
+        piece = self.piece_tokens
         widening = max(1.0, _WINDOW_BYTES / KV_BYTES[self.kv_dtype])
         total = 0.0
         for layer in windows:
@@ -105,9 +120,9 @@ class LlamaCpp(EngineRules):
         a state of every slot, and windows. What the cache leaves is outside: it is never asked for.
         """
         total, model = self.worker.gpu.usable_bytes, self.worker.model
-        piece = self.worker.count("ubatch_size") or MICRO_BATCH_TOKENS
-        piece = min(piece, limits.max_batched_tokens)
-        activation = float(_FLOAT_BYTES * model.vocab * max(limits.max_seqs, piece))
+        piece = min(self.piece_tokens, limits.max_batched_tokens)
+        width = model.vocab if self.worker.task is None else model.hidden
+        activation = float(_FLOAT_BYTES * width * max(limits.max_seqs, piece))
         states = limits.max_seqs * sum(layer.count * layer.state_bytes for layer in rank.cache)
         states += self._window_bytes(rank)
         adapters = len(self.adapter_paths) * self.slot_bytes(rank)
@@ -161,6 +176,13 @@ class LlamaCpp(EngineRules):
             visual, rule="scaled", numbers=shape | breaks | pixels, assumed=()
         )
 
+    @property
+    def _pooling(self) -> str | None:
+        """Return how a vector is made of a text's tokens; None: as the file of an encoder says."""
+        if self.worker.task != "embed" or self.worker.model.is_encoder:
+            return None
+        return "mean" if self.worker.model.pooling is None else "last"
+
     # --- how it is started ------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
@@ -175,6 +197,10 @@ class LlamaCpp(EngineRules):
             ("parallel", self.slots),
             ("ctx-size", self.cache_tokens),
             ("batch-size", self.worker.count("batch_size")),
+            ("ubatch-size", self.worker.count("ubatch_size")),
+            ("embedding", self.worker.task == "embed"),
+            ("pooling", self._pooling),
+            ("reranking", self.worker.task == "score"),
             ("cache-type-k", cache),
             ("cache-type-v", cache),
             ("no-cache-prompt", self.worker.switch("prefix_caching") is False),

@@ -88,6 +88,7 @@ _COMMON = frozenset(
         "max_seq_len",
         "num_speculative_tokens",
         "prefix_caching",
+        "task",
         "two_batch_overlap",
     }
 )
@@ -339,6 +340,8 @@ class EngineRules:
             windows=self.keeps_windows,
             drafts=bool(self.draft_layers),
         )
+        if worker.task is not None:  # nothing is sampled
+            stages = tuple(msgspec.structs.replace(stage, head=False) for stage in stages)
         drafting = worker.drafting
         if drafting is None:
             return stages
@@ -668,6 +671,11 @@ class EngineRules:
                 " its URL"
             )
         counts = ("tp", "pp", "dp", "ep", "nodes")
+        if worker.task is not None and "task" not in self.spelled:
+            raise InputError(
+                f"{worker.model.name}: {worker.engine} is not started for vectors or scores here;"
+                " use vllm, sglang or llama.cpp"
+            )
         wanted = [name for name in counts if getattr(worker, name) > 1]
         wanted += ["attention-dp"] if worker.attention_dp else []
         wanted += ["kv"] if worker.kv_dtype != worker.model.kv_dtype else []

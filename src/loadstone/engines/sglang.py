@@ -516,6 +516,7 @@ class Sglang(EngineRules):
             ),
             ("enable-eplb", worker.switch("eplb") is True),
             ("enable-two-batch-overlap", worker.switch("two_batch_overlap") is True),
+            ("is-embedding", worker.task is not None),
             *self._eager_flags(graphs),
             ("disable-radix-cache", worker.switch("prefix_caching") is False),
             *((name.replace("_", "-"), worker.switch(name) is True) for name in _PRIORITY_SWITCHES),

@@ -87,6 +87,9 @@ _OFFLOADS = {
 _STRUCTURED_OUTPUTS_SINCE, _ATTENTION_FLAG_SINCE = (0, 11), (0, 13)
 """Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request
 26315)."""
+_TASKS_SINCE, _RUNNERS_SINCE = (0, 7), (0, 10, 1)
+"""From then on --task embed and score, where `embedding` was all; and --runner in its place (its
+pull request 21470)."""
 _ANY_VOCABULARY_SINCE = (0, 25)
 """From then on a draft may have another vocabulary (its pull request 38174)."""
 _DRAFT_GRAPHS_SINCE = (0, 26)
@@ -165,6 +168,8 @@ class Vllm(EngineRules):
         decides.
         """
         given = self.worker.switch("enable_chunked_prefill")
+        if self.worker.model.is_encoder:
+            return False
         if given is not None:
             return given
         if not self.is_v0:
@@ -194,7 +199,7 @@ class Vllm(EngineRules):
             tokens, seqs = 2048, 256
         context = context_tokens or self.context_limit or 32_768
         if not self.chunks_prompts(context):
-            tokens = max(2048, context)
+            tokens = max(2048 if self.is_v0 else tokens, context)
         return BatchLimits(
             block_tokens=worker.count("block_size") or self._usual_block_tokens,
             max_batched_tokens=worker.count("max_num_batched_tokens") or tokens,
@@ -455,6 +460,7 @@ class Vllm(EngineRules):
             ("no-enable-chunked-prefill", chunks is False),
             ("enable-prefix-caching", prefixes),
             ("no-enable-prefix-caching", prefixes is False),
+            *self._task_flags,
             ("compilation-config", self._compilation),
             ("speculative-config", self._speculation),
             ("kv-transfer-config", _TRANSFERS.get(site.role or "")),
@@ -516,6 +522,19 @@ class Vllm(EngineRules):
             ("kv-offloading-size", f"{host / worker.dp / GIB:g}"),
             ("kv-offloading-backend", backend),
         ]
+
+    @property
+    def _task_flags(self) -> Flags:
+        """Return what makes it give vectors or scores; a model that is made for that needs no
+        conversion."""
+        task = self.worker.task
+        if task is None:
+            return []
+        if self.version >= _RUNNERS_SINCE:
+            convert = {"embed": "embed", "score": "classify"}[task]
+            made = self.worker.model.is_encoder
+            return [("runner", "pooling"), ("convert", None if made else convert)]
+        return [("task", task if self.version >= _TASKS_SINCE else "embedding")]
 
     @property
     def _compilation(self) -> str | None:

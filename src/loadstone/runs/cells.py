@@ -148,6 +148,7 @@ class CellLoop:
             unlisted=dict(step.unlisted),
             hidden_tokens=step.hidden_tokens,
             text_sizes=step.text_sizes,
+            vectors=step.vectors if step.vectors.answers else None,
             openings=sum(step.openings.values()),
             openings_alike=max(
                 (count for name, count in step.openings.items() if name != "others"), default=0

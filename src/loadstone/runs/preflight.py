@@ -18,11 +18,11 @@ import msgspec
 
 from loadstone.analyse.stopping import Stopping, parse_rules
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import names_engine
+from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
 from loadstone.catalogue.engines import engine_title
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.extras import require
-from loadstone.core.plan import CHECK, Plan
+from loadstone.core.plan import CHECK, Inputs, Plan, PoolingTask
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.engines.table import adapter_field
@@ -34,6 +34,7 @@ from loadstone.measure.engines.probe import Requirements, prompt_counter, token_
 from loadstone.measure.engines.server import PATIENCE, Server
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.measure.wire.wire import find_wire
+from loadstone.measure.wires.pooling import cuts_inputs
 from loadstone.runs import execution, profiler, targets
 from loadstone.runs.adapters import find_adapters
 from loadstone.runs.deployments import declared_deployment
@@ -41,7 +42,13 @@ from loadstone.runs.launched import check_start
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.draw import Beyond
 from loadstone.workload.option_values import check_headers, parse_structured
-from loadstone.workload.options import ClientOptions, EarlyEndOptions, Options
+from loadstone.workload.options import (
+    ClientOptions,
+    EarlyEndOptions,
+    Options,
+    change,
+    pooling_task,
+)
 from loadstone.workload.planning import Planner, until_precise
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import RequestSpec
@@ -111,6 +118,7 @@ def prepare(
 
     `stopping`: in place of what the options say ends a cell. Raises InputError.
     """
+    options = _ask_for(options, pooling_task(options))
     planner = Planner(options)
     draft = planner.plan()
     execution.bounds_of(options.output, draft)
@@ -136,6 +144,21 @@ def prepare(
     salt = salt_of(options.client.salt)
     check_plan(plan, server, salt, options.client.workers)
     return Prepared(options, stopping, declared, servers, server, plan, expected_s, salt)
+
+
+def _ask_for(options: Options, task: PoolingTask | None) -> Options:
+    """Return the options of a run that asks for vectors or scores: answers in one piece, of
+    deployments that give them. Raises InputError."""
+    target = options.target
+    named = {"launch": target.launch, "deployment": target.deployment, "sim": target.sim}
+    if task is None:
+        return options
+    deployments = {
+        name: parse_deployment(text).asked_for(task).name
+        for name, text in named.items()
+        if text is not None and "@" in text
+    }
+    return change(options, stream=False, **deployments)
 
 
 def stopping_of(options: EarlyEndOptions, client: ClientOptions) -> Stopping:
@@ -441,7 +464,9 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
     it. Raises InputError.
     """
     target, longest = server.target, longest_tokens(plan)
-    if not plan.has_texts:
+    if plan.inputs is not None:
+        _check_inputs(plan.inputs, server, longest)
+    elif not plan.has_texts:
         firsts = ((plan.turn <= 0) & (plan.phase != CHECK)).nonzero()[0]
         row = int(firsts[plan.input_tokens[firsts].argmin()])
         cell = int(plan.cell[row])
@@ -455,7 +480,7 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
     if (
         target.max_model_tokens is not None
         and longest > target.max_model_tokens
-        and not plan.has_texts
+        and not (plan.has_texts or plan.inputs)
     ):
         row = int((plan.input_tokens + plan.output_tokens).argmax())
         problem = (
@@ -471,6 +496,25 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
             "ask for less, or start the server with a longer context"
         )
     check_open_files(plan, workers or choose_workers(plan.cells))
+
+
+def _check_inputs(inputs: Inputs, server: ProbedServer, longest: int) -> None:
+    """Refuse texts that are shorter than what the server adds, or longer than its model takes; one
+    that cuts them is left to tell. Raises InputError."""
+    limit, added = server.target.max_model_tokens, server.target.overhead_tokens
+    least = int(inputs.tokens.min())
+    if not inputs.has_queries and least <= added:
+        raise InputError(
+            f"--input {least}: the server adds {added} tokens to every input; ask for at least"
+            f" {added + 1}"
+        )
+    if limit is None or longest <= limit or cuts_inputs(server.target, server.request):
+        return
+    flags = "--input and --document" if inputs.has_queries else "--input"
+    raise InputError(
+        f"{flags}: texts of {longest} tokens are beyond the {limit} that the model takes; ask for"
+        " less, or have the server cut them with --extra-body"
+    )
 
 
 def check_open_files(plan: Plan, workers: int) -> None:

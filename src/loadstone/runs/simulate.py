@@ -7,7 +7,7 @@ import contextlib
 import ctypes
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -51,7 +51,12 @@ from loadstone.predict.step_time.profile import (
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.runs.autoscale import Scaling, check_scaled, with_start_up
-from loadstone.workload.options import SimulateOptions, SimulatorOptions, change
+from loadstone.workload.options import (
+    SimulateOptions,
+    SimulatorOptions,
+    change,
+    pooling_task,
+)
 from loadstone.workload.planning import Planner
 from loadstone.workload.prompts import CHARACTERS_PER_TOKEN
 
@@ -109,7 +114,8 @@ def simulate(options: SimulateOptions) -> Summary:
 def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     """Make the plan and the folder of a simulation. Raises InputError."""
     simulator, output = options.simulator, options.output
-    deployment = parse_deployment(simulator.deployment)
+    task = pooling_task(options)
+    deployment = parse_deployment(simulator.deployment).asked_for(task)
     fleet = fleet_of(
         deployment,
         acceptance=simulator.acceptance,
@@ -122,7 +128,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     longest, limit = longest_request(deployment, fleet.policy)
     planner = Planner(options)
     has_lengths = options.workload.trace is not None or options.workload.agents is not None
-    plan = planner.plan(longest if has_lengths else None)
+    plan = plan_for(planner, fleet, longest if has_lengths else None)
     if simulator.offline:
         if not all(load.is_burst for load in plan.cells):
             raise InputError(
@@ -153,8 +159,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         settings.expected_e2e_s = [
             answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))
         ]
-        plan = planner.plan(e2e_s=settings.expected_e2e_s)
-    if isinstance(fleet.model, StepModel):
+        plan = plan_for(planner, fleet, e2e_s=settings.expected_e2e_s)
+    if isinstance(fleet.model, StepModel) and task is None:
         settings.first_token = _first_token(_models(fleet)[0], fleet, plan)
     if plan.prompts:
         settings.characters_per_token = CHARACTERS_PER_TOKEN
@@ -163,6 +169,9 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         f"{deployment.gpus}x{deployment.decoder.gpu.name}",
     )
     target = _target(deployment, longest, simulator)
+    if task is not None:
+        target.endpoint, target.streams = task, False
+        target.pairs, target.overhead_tokens = fleet.pairs is not None, fleet.pairs or 0
     name = ("sim", deployment.decoder.engine, model, gpus)
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
@@ -272,11 +281,31 @@ class _Simulation:
             start_s = run.over_s + _PAUSE_S
 
 
+def plan_for(
+    planner: Planner, fleet: Fleet, max_tokens: int | None = None, e2e_s: Sequence[float] = ()
+) -> Plan:
+    """Make the plan of a fleet, whose model reads texts one by one or in pairs. Raises
+    InputError."""
+    plan = planner.plan(max_tokens, e2e_s=e2e_s)
+    if plan.inputs is not None:
+        plan.inputs.pairs = fleet.pairs
+    return plan
+
+
 def check(plan: Plan, longest: int, what: str) -> Ints64:
     """Refuse before the run what the engine would refuse in it; for `longest` and `what` see
     longest_request(). Returns the tokens of all requests, prompt and answer together. Raises
     InputError.
     """
+    if plan.inputs is not None:
+        most = plan.inputs.longest()
+        if most > longest:
+            raise InputError(
+                f"texts of {most} tokens (--input, --document): beyond {what} of {longest} tokens,"
+                " which are read at once; ask for less"
+            )
+        rows = range(len(plan))
+        return np.array([n for row in rows for n in plan.inputs.sequences(row)], np.int64)
     lengths = []
     for cell in range(len(plan.cells)):
         rows = plan.rows(cell)

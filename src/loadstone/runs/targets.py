@@ -81,11 +81,17 @@ def _start_llama_cpp(plan: Plan, stack: contextlib.ExitStack) -> Servers:
 
     folder = stack.enter_context(TemporaryFolder())
     users = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
+    flags: list[str] = []
+    if plan.inputs is not None:
+        kind = ("--reranking",) if plan.inputs.has_queries else ("--embedding", "--pooling", "mean")
+        # Longer inputs than one physical batch are refused.
+        flags = [*kind, "--ubatch-size", str(max(512, longest_tokens(plan) + 64))]
     process = stack.enter_context(
         llama_cpp.launch(
             slots=min(64, max(1, users)),
             connections=min(1024, users),
             context_tokens=longest_tokens(plan) + 64,
+            flags=flags,
             log_path=folder / "engine.log",
         )
     )
@@ -98,6 +104,8 @@ def longest_tokens(plan: Plan) -> int:
     """
     import numpy as np
 
+    if plan.inputs is not None:
+        return plan.inputs.longest()
     if plan.graph.recorded:
         cells = range(len(plan.cells))
         return max(

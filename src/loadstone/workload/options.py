@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_h
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.plan import POOLING_TASKS, PoolingTask
 from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
 from loadstone.workload.request import History, Route, Sampling, Timeouts
@@ -261,8 +262,21 @@ class WorkloadOptions(Flags):
     input: str | None = flag(
         WORKLOAD,
         "prompt tokens: 1024, 8k, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default:"
-        " 1024]",
+        " 1024; 256 of an embedding's input, 32 of a query]",
         read=values.text,
+    )
+    inputs: str | None = flag(
+        WORKLOAD,
+        "with --endpoint embeddings: texts in a request, in the same forms [default: 1]",
+        read=values.text,
+    )
+    documents: str | None = flag(
+        WORKLOAD,
+        "with --endpoint rerank or score: documents in a request [default: 10]",
+        read=values.text,
+    )
+    document: str | None = flag(
+        WORKLOAD, "tokens of each document, in the same forms [default: 256]", read=values.text
     )
     output: str | None = flag(
         WORKLOAD,
@@ -508,8 +522,9 @@ class ClientOptions(Flags):
 
     endpoint: str | None = flag(
         TARGET,
-        "API to use: completions, chat, messages, responses, sglang, triton [default: what the"
-        " server offers, completions first]",
+        "API to use: completions, chat, messages, responses, sglang, triton; embeddings, rerank or"
+        " score, of models that write no text [default: what the server offers, completions"
+        " first]",
         read=values.endpoint,
     )
     history: History = flag(
@@ -685,6 +700,9 @@ class SimulatorOptions(Flags):
         " braces, in quotes, give several and a ranking: 'llama-3.1-70b@4xh200/tp={2,4}'",
         dataclasses.MISSING,
         argument="deployment",
+    )
+    endpoint: PoolingTask | None = flag(
+        WORKLOAD, "what is asked of a model that writes no text: embeddings, rerank or score"
     )
     profile: str | None = flag(
         SIMULATOR,
@@ -872,6 +890,12 @@ def values_of(options: Flags) -> dict[str, Any]:
         name: getattr(getattr(options, field.group) if field.group else options, name)
         for name, field in fields_of(type(options)).items()
     }
+
+
+def pooling_task(options: RunOptions) -> PoolingTask | None:
+    """Return what is asked of a model that writes no text; None: it writes text."""
+    endpoint = values_of(options).get("endpoint")
+    return next((task for task in POOLING_TASKS if task == endpoint), None)
 
 
 def change(options: Kind, **changes: Any) -> Kind:

@@ -34,7 +34,9 @@ from loadstone.workload.options import (
     changed_flags,
     check_limits,
     options_of,
+    pooling_task,
 )
+from loadstone.workload.pooled import read_pooled
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
 
@@ -80,13 +82,17 @@ class Planner:
                 )
             self._plan = _read_given_plan(options, options.workload.plan)
             return
+        pooled = read_pooled(options)
         _check_combinations(options.workload)
         self._sessions = _sessions(options.workload)
         self._output: Length | None = None
         if options.workload.dataset is not None and options.workload.output is not None:
             self._output = _parse_output(options.workload)
-        if requests:
-            self.workload: Workload = Mix([_read_part(request) for request in requests])
+        self.workload: Workload
+        if pooled is not None:
+            self.workload = pooled
+        elif requests:
+            self.workload = Mix([_read_part(request) for request in requests])
         else:
             self.workload = _read_workload(options.workload, self._sessions)
         self._checks = _read_checks(self._grading, options.workload.seed, self.workload)
@@ -251,6 +257,10 @@ def _read_given_plan(options: RunOptions, path: Path) -> Plan:
         len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)
     ):
         raise InputError(f"--plan {path}: a load without requests; give a plan that was measured")
+    task = None if plan.inputs is None else plan.inputs.task
+    if task != pooling_task(options):
+        remedy = "leave out --endpoint" if task is None else f"give --endpoint {task}"
+        raise InputError(f"--plan {path}: asks for {task or 'text'}; {remedy}")
     return plan
 
 

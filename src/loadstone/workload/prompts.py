@@ -81,6 +81,9 @@ class PromptWriter:
         `answers`: what the server answered to turns of the session, where those stand in the
         prompt. Raises InputError.
         """
+        if request.inputs:
+            texts = enumerate(request.inputs)
+            return b"[" + b",".join([self._input(request, *text) for text in texts])
         if request.messages:
             return self._from_messages(request, answers or {})
         if request.prompt is not None:
@@ -142,6 +145,19 @@ class PromptWriter:
         # What a hostile server sent may hold halves of surrogate pairs, which JSON in UTF-8 cannot.
         text = msgspec.json.encode(answer.encode("utf-8", "replace").decode())[1:-1]
         return opened + (b"," + _message(b"assistant", text) if self._chat else text)
+
+    def _input(self, request: PlannedRequest, place: int, tokens: int) -> bytes:
+        """Write one of the texts of a request for vectors or scores. Raises InputError."""
+        own_tokens = tokens - self._overhead
+        if own_tokens < 1:
+            raise InputError(
+                f"--input {tokens}: the server adds {self._overhead} tokens to every input; ask for"
+                f" at least {self._overhead + 1}"
+            )
+        pieces = self._pieces(f"{request.cell}-{request.index}-{place}", own_tokens)
+        if self._as_ids:
+            return b"[" + pieces[:-1] + b"]"
+        return b'"' + self._text(pieces) + b'"'
 
     def _text(self, pieces: bytes) -> bytes:
         """Write pieces as the inside of a JSON string, begun by a word that is known to cost one

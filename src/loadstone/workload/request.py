@@ -50,6 +50,10 @@ TEXT_OR_IDS = "\x02text or ids\x03"
 """Stands for the name of SGLang's field for the prompt, which follows from what the prompt is."""
 
 
+DOCUMENTS = "\x02documents\x03"
+"""Stands for the documents of a query, where PROMPT stands for the query alone."""
+
+
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The way tokens are drawn; None, and no stops: as the server does by itself. `seed` is each
     request's own."""
@@ -71,6 +75,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
                  minimum, too
     spelling     how the engine is asked for `structured`
     stored       the server keeps answers, and later turns name them
+    form         which of its forms an API has here
     inputs       Triton: the names of the model's inputs; others are not sent
     extra        the user's own fields, merged last, object by object: they win
     """
@@ -88,6 +93,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     structured: Structured | None = None
     spelling: Spelling | None = None
     stored: bool = False
+    form: str = ""
     inputs: tuple[str, ...] = ()
     extra: dict[str, Any] = {}
 

@@ -12,6 +12,7 @@ from loadstone.analyse.compare.metric import (
     DEFAULT,
     ENERGY,
     FAILED,
+    POOLED,
     PRICED,
     ChangeBound,
     compared_name,
@@ -84,6 +85,8 @@ def compare(
     optional = (
         [ENERGY] if any(cell.metrics.j_per_output_token is not None for cell in every) else []
     )
+    rates = {cell.rate_name for cell in every}
+    optional += [metric for metric in POOLED if metric.name in rates]
     optional += [FAILED] if any(cell.requests.failed_share for cell in every) else []
     requested = [bound.metric for bound in bounds]
     metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *optional, *requested]))

@@ -20,8 +20,12 @@ _RATES = (
     "requests_per_s",
     "goodput_per_s",
     "attainment",
+    "inputs_per_s",
+    "documents_per_s",
 )
-_STEADY = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+_POOLED = ("inputs_per_s", "documents_per_s")
+"""In place of output tokens, of requests for vectors or scores."""
+_STEADY = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", *_POOLED)
 _PRICED = {
     f"dollars_per_million_{kind}_tokens": f"{kind}_tokens_per_s" for kind in ("output", "total")
 }
@@ -126,10 +130,12 @@ def predicted_rate(metrics: Metrics, kind: LoadKind) -> Reach | None:
     of_e2e = _predicted(metrics.e2e_s) if kind == "concurrency" else None
     if of_e2e is not None:
         return of_e2e[::-1]
-    interval = metrics.interval.get("output_tokens_per_s")
-    if interval is None:
+    rates = ("output_tokens_per_s", *_POOLED)
+    rate = next((name for name in rates if name in metrics.interval), None)
+    if rate is None:
         return None
-    value = metrics.output_tokens_per_s if interval.value is None else interval.value
+    interval = metrics.interval[rate]
+    value = getattr(metrics, rate) if interval.value is None else interval.value
     low = interval.low if interval.model_low is None else interval.model_low
     high = interval.high if interval.model_high is None else interval.model_high
     return None if value is None else reach(value, low, high)
@@ -179,6 +185,8 @@ DEFAULT = (
     *(Metric(base, statistic) for base in ("ttft", "tpot", "e2e") for statistic in ("p50", "p99")),
     Metric("output_tokens_per_s"),
 )
+POOLED = tuple(Metric(name) for name in _POOLED)
+"""Metrics that take the place of output tokens where no text is written."""
 PRICED = tuple(Metric(name) for name in _PRICED)
 """Metrics that are added where prices are given."""
 ENERGY = Metric(_ENERGY)

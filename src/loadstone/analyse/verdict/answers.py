@@ -8,6 +8,7 @@ import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
+from loadstone.analyse.verdict.pooling import count_planned
 from loadstone.analyse.verdict.requests import JudgedCell, RequestTable
 from loadstone.core.arrays import (
     drop_missing,
@@ -52,6 +53,9 @@ def _common_cause(requests: RequestTable) -> dict[str, Any]:
     """Name what most errors have in common, as values of the finding; none where they have
     nothing."""
     errors = requests.pick(requests.status == "error")
+    for pattern, cause in thresholds.REFUSALS.items():
+        if 2 * sum(bool(re.search(pattern, text or "")) for text in errors.error) > len(errors):
+            return {"cause": cause}
     statuses = Counter(drop_missing(errors.http_status).tolist())
     for status, count in statuses.most_common(1):
         if 2 * count > len(errors) and status in thresholds.CAUSES:
@@ -79,7 +83,7 @@ def _printable(text: str) -> str:
 
 def answer_form(cell: JudgedCell) -> Findings:
     """Tell of answers that came in one piece, and of several answers to each request."""
-    if not cell.streams:
+    if not cell.streams and cell.plan.inputs is None:
         yield finding("not_streamed")
     if cell.choices != 1:
         name = "several_answers" if cell.streams else "several_answers.whole"
@@ -133,6 +137,10 @@ def input_length(cell: JudgedCell) -> Findings:
     rows = cell.plan_rows(cell.measured)
     unsure = (plan.turn[rows] > 0) | ((plan.turn[rows] == 0) & (plan.prefix_tokens[rows] > 0))
     requested = np.where(unsure, -1, plan.input_tokens[rows])
+    if plan.inputs is not None:
+        # Fewer tokens are a finding of their own.
+        planned = count_planned(cell, cell.measured)
+        requested = np.where(counted < planned, -1, planned)
     compared = ~np.isnan(counted) & (requested >= 0)
     wrong = compared & (counted != requested)
     if wrong.sum() > thresholds.LENGTH_SHARE * compared.sum():

@@ -1,6 +1,6 @@
 """Applies all rules to one cell."""
 
-from loadstone.analyse.verdict import answers, client, load, server, steady
+from loadstone.analyse.verdict import answers, client, load, pooling, server, steady
 from loadstone.analyse.verdict.finding import can_hold
 from loadstone.analyse.verdict.requests import JudgedCell
 from loadstone.core.summary import Finding
@@ -36,6 +36,8 @@ _RULES = (
     client.connections,
     client.client_limits,
     answers.input_length,
+    pooling.inputs_truncated,
+    pooling.vectors,
     answers.prompts_cut,
     answers.prefix_cache_helped,
     answers.answer_ends,

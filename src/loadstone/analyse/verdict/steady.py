@@ -325,7 +325,7 @@ def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> 
             wide.append({"latency": name, "value_s": values.mean, "low_s": low, "high_s": high})
     case = ""
     if steady is not None and cell.load.is_closed:
-        rate = steady.output_tokens_per_s
+        rate = steady.output_tokens_per_s or 0.0
         low, high = steady.ci95["output_tokens_per_s"]
         if low is not None and high is not None and high - low > rate:
             wide.append({"value_per_s": rate, "low_per_s": low, "high_per_s": high})

@@ -14,6 +14,7 @@ tenth, and no difference below it is claimed from one run.
 # --- request_errors -------------------------------------------------------------------------------
 
 CAUSES = {
+    422: "the server does not understand the requests, or one of their fields",
     413: "a proxy limits the size of requests (nginx: client_max_body_size)",
     429: "the server, or a gateway, limits requests",
     502: "a proxy found no engine behind it",
@@ -21,11 +22,33 @@ CAUSES = {
     504: "a proxy timed out waiting for the engine",
 }
 """The cause that the HTTP status of most refusals tells."""
+REFUSALS = {
+    "increase the physical batch size": (
+        "an input is longer than llama.cpp's physical batch, which --ubatch-size raises (and"
+        " --batch-size with it)"
+    ),
+    "must have less than [0-9]+ tokens": (
+        "an input is longer than the model takes, and is refused where --auto-truncate is off"
+    ),
+    "maximum allowed batch size": (
+        "a request has more texts than the server takes, which --max-client-batch-size raises"
+    ),
+    "[Mm]odel is overloaded": (
+        "the server has as many requests as it takes, which --max-concurrent-requests raises"
+    ),
+}
+"""The cause that a refusal's own words tell, of llama.cpp and Text Embeddings Inference."""
 CUT_SPREAD = 0.1
 CUT_S = 0.5
 """The spread of silences before connections were cut (middle half over median) and the least
 silence: if all are as long, it was somebody's time limit.
 """
+
+# --- inputs_truncated -----------------------------------------------------------------------------
+
+TRUNCATED_TOKENS = 2
+"""Tokens by which a request may be counted shorter: two words that a tokenizer joins are no text
+that was cut."""
 
 # --- engine_restarted, engines_in_turns -----------------------------------------------------------
 

@@ -25,7 +25,8 @@ class FullAttention(msgspec.Struct, frozen=True):
     a part of the queries' projection, and so with its bias. `qk_norm`: norms over each head or over
     the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value
     projection, values are the keys (the cache still holds both). `stores_kv` is false where the
-    layer reads the cache of an earlier one, and has no projections for it.
+    layer reads the cache of an earlier one, and has no projections for it. `bidirectional`: tokens
+    see those behind them too, so many that nothing is kept; `window_tokens` are of either side.
     """
 
     heads: int
@@ -44,6 +45,7 @@ class FullAttention(msgspec.Struct, frozen=True):
     sinks: bool = False
     keys_as_values: bool = False
     stores_kv: bool = True
+    bidirectional: bool = False
 
     def weights(self, hidden: int) -> Iterator[Matrix]:
         query, output = self.heads * self.head_dim, self.heads * self.v_head_dim
@@ -82,7 +84,7 @@ class FullAttention(msgspec.Struct, frozen=True):
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Return K and V of all KV heads, and the indexer's keys."""
-        if not self.stores_kv:
+        if not self.stores_kv or self.bidirectional:
             return 0.0
         index = self.index_dim if self.index_heads else 0
         return (self.kv_heads * (self.head_dim + self.v_head_dim) + index) * KV_BYTES[kv_dtype]

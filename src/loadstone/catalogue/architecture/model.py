@@ -6,7 +6,7 @@ Everything is counted from shapes; a published total is a test, not an input.
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,6 +33,10 @@ __all__ = [
     "Matrix",
     "Model",
 ]
+
+
+Pooling = Literal["embed", "score"]
+"""A vector for a text, or how well a text fits: what a model gives that writes none."""
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -88,6 +92,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     norms               vectors of hidden size beside the layers
     assumed             what the config left open and was assumed, and fields not understood; for
                         the reader
+    pooling             of one that writes no text: what it gives in its place
     given               where it is none of the catalogue's: `config` and `quantisation`, its files
                         as they are
     """
@@ -111,6 +116,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     source: str = ""
     assumed: tuple[str, ...] = ()
     model_type: str = ""
+    pooling: Pooling | None = None
     given: dict[str, Any] | None = None
 
     def __hash__(self) -> int:
@@ -157,6 +163,14 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     @property
     def has_experts(self) -> bool:
         return any(isinstance(run.mlp, Experts) for run in self.kinds)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Return whether its tokens see those behind them: it reads whole texts, and keeps none."""
+        return any(
+            isinstance(run.attention, FullAttention) and run.attention.bidirectional
+            for run in self.kinds
+        )
 
     @property
     def has_latent_attention(self) -> bool:

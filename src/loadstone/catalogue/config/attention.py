@@ -84,6 +84,8 @@ def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
             )
         return _by_letters(pattern + "$", count)
     every = fields.optional_count(*names, "global_attn_every_n_layers", least=1)
+    if every and family.encoder:  # ModernBERT, from the first layer on
+        return _full_at(range(0, count, every), count, "window")
     if every:
         return _full_at(_every(every, count), count, "window")
     if fields.values.get("use_sliding_window"):

@@ -93,6 +93,13 @@ def beside_layers(
     if altup:
         copies = 2 * (altup - 1)
         yield Matrix("altup_projections", hidden, hidden, "other", copies=copies, active=copies)
+    types = fields.optional_count("type_vocab_size")
+    if family.token_types and types:
+        yield vector("token_types", types * hidden, "embedding")
+    if family.pooler:
+        scores = hidden + 1 if "ForSequence" in str(fields.entries("architectures")) else 0
+        yield Matrix("pooler.dense", hidden, hidden, "other")
+        yield vector("pooler.bias", hidden + scores, "other")
     if fields.flag("lm_head_bias", default=family.head_bias):
         yield vector("lm_head_bias", vocab, "embedding")
     streams = fields.optional_count("hc_mult", least=1)

@@ -53,6 +53,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_norms         vectors of hidden size beside the layers
     bias_flag           the field that turns all biases off or on. head_bias: on the output head
     position_rows       a learnt table of positions, so many rows longer than the context
+    unused_positions    so many rows of it stand for no token
+    token_types         a table of `type_vocab_size` kinds of text
+    pooler              a matrix behind the last layer, with another row of a class for scores
+    encoder             tokens see those behind them
     tied_embeddings     the output head is the input table, where `tie_word_embeddings` is absent
     """
 
@@ -84,6 +88,10 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias_flag: str = ""
     head_bias: bool = False
     position_rows: int | None = None
+    unused_positions: int = 0
+    token_types: bool = False
+    pooler: bool = False
+    encoder: bool = False
     tied_embeddings: bool = False
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import msgspec
 
+from loadstone.catalogue.architecture.attention import FullAttention
 from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
 from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.architecture.precision import FORMATS, TORCH_DTYPES, Format
 from loadstone.catalogue.config.beside import beside_layers
+from loadstone.catalogue.config.encoder import is_bidirectional, lacks_head, pooling_of
 from loadstone.catalogue.config.families import Family, tables
 from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.index import held_against
@@ -186,11 +188,22 @@ def read_config(
     family = _family(fields, kind)
     fields.spellings = tables().spellings
     hidden, vocab = fields.count("hidden_size", least=1), fields.count("vocab_size", least=1)
+    dtype = _dtype(fields, whole)
+    local = fields.optional_count("local_attention", least=2)
+    if local is not None:  # ModernBERT's window, both sides together
+        fields.values = {**fields.values, "sliding_window": local // 2}
     layers = read_layers(fields, family, hidden)
+    pooling = pooling_of(config)
+    if pooling is not None and dtype == "fp32":
+        dtype = "fp16"
+        fields.assume("a checkpoint in 32 bits: fp16 taken, as engines load it")
+    if family.encoder or is_bidirectional(config):
+        layers = list(map(_both_ways, layers))
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
-    dtype = _dtype(fields, whole)
-    tied = tied_embeddings(fields, whole, family, tables().find(kind) is not None)
+    known = tables().find(kind) is not None
+    headless = family.encoder or lacks_head(config)
+    tied = headless or tied_embeddings(fields, whole, family, known)
     runs = _join_runs(layers, rules, 0)
     drafts = draft_layers(fields, family, hidden, layers[-1])
     vision, shape, remarks = read_towers(whole, hidden)
@@ -205,6 +218,7 @@ def read_config(
     embeddings: tuple[tuple[str, Format], ...] = ()
     if family.position_rows is not None and context:
         extra += (vector("positions", (context + family.position_rows) * hidden, "embedding"),)
+        context -= family.unused_positions
     if rules is not None:
         table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
@@ -214,6 +228,7 @@ def read_config(
     return Model(
         name=name,
         model_type=kind,
+        pooling=pooling,
         hidden=hidden,
         vocab=vocab,
         layers=runs,
@@ -233,6 +248,15 @@ def read_config(
             dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])
         ),
     )
+
+
+def _both_ways(layer: Layers) -> Layers:
+    """Return a layer whose tokens see those behind them."""
+    attention = layer.attention
+    if not isinstance(attention, FullAttention):
+        return layer
+    replace = msgspec.structs.replace
+    return replace(layer, attention=replace(attention, bidirectional=True))
 
 
 def _family(fields: Fields, kind: str) -> Family:

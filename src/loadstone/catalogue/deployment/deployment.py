@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
+from typing import Any, cast, get_args
 
 import msgspec
 
-from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.architecture.model import Model, Pooling
 from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import DEFAULT_ENGINE, OFF, ON
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.core.errors import InputError
+from loadstone.core.plan import PoolingTask
 
 _PLAIN = (
     "gpus",
@@ -167,6 +168,17 @@ class Worker(msgspec.Struct, frozen=True):
         """Return whether it guesses tokens and verifies them."""
         return (self.argument("num_speculative_tokens") or "0") != "0"
 
+    @property
+    def task(self) -> Pooling | None:
+        """Return what is asked of it in place of text: as the argument `task` says, or its model
+        is. Raises InputError."""
+        text = self.argument("task")
+        if text is None:
+            return self.model.pooling
+        if text not in get_args(Pooling):
+            raise InputError(f"task={text}: is not known; write task=embed or task=score")
+        return cast(Pooling, text)
+
     def argument(self, name: str) -> str | None:
         return dict(self.arguments).get(name)
 
@@ -294,6 +306,26 @@ class Deployment(msgspec.Struct, frozen=True):
     @property
     def model(self) -> Model:
         return self.decoder.model
+
+    def asked_for(self, task: PoolingTask | None) -> Deployment:
+        """Return the deployment that answers this; None: it writes text. Raises InputError where
+        its model does not."""
+        name, pooling = self.model.name, self.decoder.task
+        if task is None:
+            if pooling is None:
+                return self
+            endpoint = "rerank" if pooling == "score" else "embeddings"
+            raise InputError(
+                f"{name}: is an encoder, which writes no text; give --endpoint {endpoint}"
+            )
+        if task == "embeddings" and pooling == "score":
+            raise InputError(f"{name}: scores texts, and gives no vectors; give --endpoint rerank")
+        if pooling is not None:
+            return self
+        worker = self.worker
+        argument = ("task", "embed" if task == "embeddings" else "score")
+        arguments = tuple(sorted((*worker.arguments, argument)))
+        return Deployment.of(msgspec.structs.replace(worker, arguments=arguments))
 
     @property
     def gpus(self) -> int:

@@ -13,7 +13,15 @@ import pyarrow.parquet as pq
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
-from loadstone.core.plan import Blocks, Load, Plan, TrafficClass, rank_by_first_use
+from loadstone.core.plan import (
+    Blocks,
+    Inputs,
+    Load,
+    Plan,
+    PoolingTask,
+    TrafficClass,
+    rank_by_first_use,
+)
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
 from loadstone.core.vectors import Array, Ints32, Ints64
@@ -24,7 +32,9 @@ _GRAPH_SCHEMA = 4
 """With recorded calls; other sessions are chains, which follow from the turns."""
 _CLASS_SCHEMA = 5
 """With classes of traffic."""
-_SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA, _CLASS_SCHEMA)
+_INPUTS_SCHEMA = 6
+"""With texts of which vectors or scores are asked for."""
+_SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA, _CLASS_SCHEMA, _INPUTS_SCHEMA)
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
 _COUNTS = ("input_tokens", "output_tokens", "prefix_tokens")
@@ -51,6 +61,9 @@ def write_plan(path: Path, plan: Plan) -> None:
         schema = _CLASS_SCHEMA
     if plan.adapter is not None:
         columns["adapter"] = pa.array(plan.adapter)
+    if plan.inputs is not None:
+        columns["inputs"] = _lists(plan.inputs.offsets, plan.inputs.tokens)
+        schema = _INPUTS_SCHEMA
     table = pa.table(columns)
     description = _PlanDescription(
         schema,
@@ -62,6 +75,7 @@ def write_plan(path: Path, plan: Plan) -> None:
         0 if plan.blocks is None else plan.blocks.tokens,
         plan.graph.recorded and plan.graph.live,
         plan.classes,
+        None if plan.inputs is None else plan.inputs.task,
     )
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     with replace_file(path) as partial:
@@ -105,6 +119,7 @@ class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     block_tokens: int
     live: bool = False
     classes: tuple[TrafficClass, ...] = ()
+    task: PoolingTask | None = None
 
 
 def read_plan(path: Path) -> Plan:
@@ -123,6 +138,7 @@ def read_plan(path: Path) -> Plan:
         blocks = _blocks(table, about.block_tokens) if "blocks" in table.column_names else None
         classes = table["class"].to_numpy().astype(np.uint8) if about.classes else None
         adapter = table["adapter"].to_numpy() if "adapter" in table.column_names else None
+        inputs = None if about.task is None else _inputs(table, about.task)
         graph = CallGraph.of_turns(columns["turn"])
         if about.schema == _GRAPH_SCHEMA:
             graph = _graph(table, about.live)
@@ -157,6 +173,8 @@ def read_plan(path: Path) -> Plan:
     adapters = {name for kind in about.classes for name in kind.adapter_names}
     if adapter is not None and not _check_within(adapter, len(adapters), 0):
         impossible.append("adapter")
+    if inputs is not None and not _is_possible(inputs, columns["output_tokens"]):
+        impossible.append("inputs")
     impossible += _find_impossible(blocks, graph, columns["turn"], len(messages))
     if impossible:
         raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
@@ -174,8 +192,20 @@ def read_plan(path: Path) -> Plan:
         classes=about.classes,
         traffic_class=classes,
         adapter=adapter,
+        inputs=inputs,
         **columns,
     )
+
+
+def _inputs(table: pa.Table, task: PoolingTask) -> Inputs:
+    offsets, tokens = _ids(table, "inputs")
+    return Inputs(task, offsets, np.asarray(tokens).astype(np.int32))
+
+
+def _is_possible(inputs: Inputs, asked: Ints32) -> bool:
+    """Tell whether each row has the texts of what it asks for."""
+    texts = np.diff(inputs.offsets) - inputs.has_queries
+    return np.array_equal(texts, asked) and _check_within(inputs.tokens, _LONGEST, 1)
 
 
 def _check_within(column: Array, most: int, least: int = -1) -> bool:

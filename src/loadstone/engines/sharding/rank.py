@@ -224,7 +224,7 @@ def _cache_layer(
     if attention is None or isinstance(attention, LinearAttention):
         return
     if isinstance(attention, FullAttention):
-        if attention.stores_kv:
+        if attention.stores_kv and not attention.bidirectional:
             whole = attention.kv_bytes_per_token(kv_dtype)
             heads = (
                 attention.kv_heads

@@ -259,7 +259,7 @@ class HttpReader:
             is_sse = b"event-stream" in kind or begins.startswith(
                 (b"data:", b"event:", b"id:", b"retry:", b":")
             )
-            is_json = not is_sse and (b"json" in kind or begins.startswith(b"{"))
+            is_json = not is_sse and (b"json" in kind or begins.startswith((b"{", b"[")))
             if (
                 not (is_sse or is_json)
                 and len(begins) < _TELLING_BYTES

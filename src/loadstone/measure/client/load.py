@@ -13,11 +13,13 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.record import VectorFacts
 from loadstone.core.secrets import blank
 from loadstone.core.sessions import OpenSessions
 from loadstone.measure.client.protocol import Step, StepDone
 from loadstone.measure.client.stream import Stream, digest_of
 from loadstone.measure.wire.request import RequestBody
+from loadstone.measure.wire.vectors import AnswerVectors
 from loadstone.workload.arrivals import level
 from loadstone.workload.prompts import PromptWriter
 
@@ -257,6 +259,7 @@ _NAMES = 20
 _COMPARED = 32
 """Measured answers of a worker whose text is kept to be compared: such are parsed event by event.
 """
+_KEPT_VECTORS = 65_536
 _COMPARED_TOKENS = 8
 """Tokens from which an answer is more than a yes."""
 
@@ -281,6 +284,8 @@ class StepLoad:
         self.result = StepDone(step.start_ns, step.start_ns, step.start_ns)
         self._cpu_before_s = time.process_time()
         self._comparing = _COMPARED
+        self._vectors: set[bytes] = set()
+        """Digests of the first vectors of earlier answers."""
         self.wake_ns: int | None = None
         """The time to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0
@@ -349,6 +354,7 @@ class StepLoad:
         """Keep what a whole answer tells of the server; of names without end, those after the first
         few are one."""
         result = self.result
+        self._note_vectors(stream.answer.vectors)
         result.hidden_tokens += stream.hidden_tokens()
         opening, _ = stream.answer.ends
         if opening is not None:
@@ -364,6 +370,17 @@ class StepLoad:
             for name in (blank(name, keys) for name in names):
                 kept = name if name in counts or len(counts) < _NAMES else "others"
                 counts[kept] = counts.get(kept, 0) + 1
+
+    def _note_vectors(self, vectors: AnswerVectors | None) -> None:
+        """Keep what an answer's vectors or scores look like, and whether an earlier answer has the
+        same."""
+        if vectors is None:
+            return
+        alike = vectors.alike or (vectors.digest in self._vectors and bool(vectors.digest))
+        if len(self._vectors) < _KEPT_VECTORS:
+            self._vectors.add(vectors.digest)
+        lengths = {str(length): count for length, count in vectors.lengths.most_common(_NAMES)}
+        self.result.vectors += VectorFacts(1, int(vectors.faulty), int(alike), lengths)
 
     def keeps_text(self, request: PlannedRequest) -> bool:
         """Return True if the text of its answer is one of those that are compared."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from loadstone.core.record import WatchedRequest
+from loadstone.core.record import VectorFacts, WatchedRequest
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Route, Timeouts
 
@@ -189,6 +189,7 @@ class StepDone(msgspec.Struct, tag="done"):
     """The first answers: digest of the request to that of the text."""
     text_sizes: list[tuple[int, int, int, int]] = []
     """Of these, see CellInfo."""
+    vectors: VectorFacts = VectorFacts()
 
     clocks_apart_ns: int = 0
     """The most by which a worker's clock may be off its owner's so far, its drift included; 0: it
@@ -209,6 +210,7 @@ class StepDone(msgspec.Struct, tag="done"):
         self.openings = dict(Counter(self.openings) + Counter(other.openings))
         self.texts.update(other.texts)
         self.text_sizes = self.text_sizes + other.text_sizes
+        self.vectors += other.vectors
 
 
 class EndedRequests(msgspec.Struct, tag="ended"):

@@ -125,6 +125,10 @@ class Stream:
 
     def judge(self, exact_output: bool) -> None:
         """Find the status of an answer that ended by itself; sets `error` where it is none."""
+        if self.http_status == 200:
+            self.answer.take_headers(self.headers)
+            if self.request.inputs:
+                self.answer.take_request(self.request.output_tokens)
         self.error = self.error or self._find_complaint()
         if self.error is not None:
             self.status = "error"

@@ -15,7 +15,7 @@ from loadstone.core.errors import TargetError
 from loadstone.core.record import Target
 from loadstone.engines.table import SIMULATED, known_servers, priority_sign
 from loadstone.measure.engines import pages
-from loadstone.measure.engines.probe import Requirements, find_vocabulary, negotiate
+from loadstone.measure.engines.probe import Requirements, counts_pairs, find_vocabulary, negotiate
 from loadstone.measure.engines.server import Server, Trial
 from loadstone.measure.wire.tolerant import list_objects
 from loadstone.measure.wire.wire import Found, find_wire, list_wires
@@ -53,6 +53,10 @@ def attach(server: Server, needs: Requirements) -> Attached:
     spec = negotiate(server, target, spec, needs)
     vocabulary = find_vocabulary(server, target, spec, needs)
     target.prompt_kind, target.overhead_tokens = vocabulary.kind, vocabulary.overhead_tokens
+    if find_wire(spec.endpoint).has_queries:
+        # What is added is added to each pair: lengths are those of query and document alone.
+        vocabulary = msgspec.structs.replace(vocabulary, overhead_tokens=0)
+        target.pairs = counts_pairs(server, spec, vocabulary.words)
     return Attached(target, vocabulary, spec)
 
 
@@ -62,7 +66,7 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
 
     Raises TargetError, naming the server.
     """
-    kept = ("endpoint", "model", "stream", "query", "length", "least_tokens", "stored")
+    kept = ("endpoint", "model", "stream", "query", "length", "least_tokens", "stored", "form")
     spec = RequestSpec(**{name: getattr(request, name) for name in kept})
     models = server.get_json("/v1/models", must_allow=True)
     names = pages.list_models(models)

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +117,14 @@ def command(
     connections: int = 0,
     cache_prompt: bool = True,
     host: str = "127.0.0.1",
+    flags: Sequence[str] = (),
 ) -> list[str]:
     """Return the words that start `server` on a port of `host`. Raises InputError.
 
     `slots` requests run at a time, each with room for `context_tokens` of input and output
     together; further ones queue. As many `connections` as are said, and some more, can be open at
     once. `cache_prompt=False` makes the server process every prompt in full. Its name for the model
-    is "tiny", or the file's stem.
+    is "tiny", or the file's stem. `flags`: more of its own.
     """
     return [
         *(
@@ -143,6 +144,7 @@ def command(
         # The old name of --no-ui: old and new versions know it.
         *("--metrics", "--no-webui"),
         *(() if cache_prompt else ("--no-cache-prompt",)),
+        *flags,
     ]
 
 

@@ -26,6 +26,7 @@ _MIN_PIECES = 64
 _GROUP_WORDS = 64
 _ID_PROBE = 32
 _OVERHEAD_WORDS = 16
+_QUERY_WORDS = 16
 _OVERHEAD_TRIES = 4
 _FEWEST_TRIES, _MOST_TRIES = 64, 400
 """Requests to find words by: the fewest where none is found, the most where some are."""
@@ -282,6 +283,17 @@ def prompt_counter(
         return tokens + added
 
     return whole
+
+
+def counts_pairs(server: Server, spec: RequestSpec, words: Sequence[str]) -> bool | None:
+    """Return whether the server counts a query again for each document, as a cross encoder reads
+    it; None where it counts nothing."""
+    query, counts = " ".join(words[:_QUERY_WORDS]), []
+    for documents in (1, 2):
+        texts = [query, *[words[0]] * documents]
+        counts.append(server.send_once(spec, texts).answer.input_tokens)
+    one, two = counts
+    return None if one is None or two is None else two - one > _QUERY_WORDS // 2
 
 
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:

@@ -156,10 +156,13 @@ class Server:
 
     def tokenize(self, model: str, text: str) -> list[int] | None:
         """Ask the server for the ids of a text's tokens; None where it has no /tokenize, in vLLM's
-        and SGLang's form or llama.cpp's."""
-        fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
+        and SGLang's form, llama.cpp's or TEI's."""
+        fields = {"model": model, "add_special_tokens": False}
+        fields |= dict.fromkeys(("prompt", "content", "inputs"), text)
         answer = self.post_json("/tokenize", fields)
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        if isinstance(answer, list) and len(answer) == 1 and isinstance(answer[0], list):
+            tokens = [entry.get("id") for entry in answer[0] if isinstance(entry, dict)]
         if not isinstance(tokens, list):
             return None
         are_ids = all(isinstance(token, int) and token >= 0 for token in tokens)
@@ -170,7 +173,7 @@ class Server:
     def send_once(
         self,
         spec: RequestSpec,
-        prompt: str | Sequence[int] | None = None,
+        prompt: str | Sequence[int] | Sequence[str] | None = None,
         *,
         tokens: int | None = None,
         keep_text: bool = False,
@@ -197,6 +200,7 @@ class Server:
             return Trial(answer, error, response)
         answer.feed(response.content)
         answer.finish()
+        answer.take_headers({name.lower(): value for name, value in response.headers.raw})
         if answer.error is None and answer.finish_reason is None and not answer.done:
             return Trial(answer, excerpt(response.content) or "an empty answer", response)
         return Trial(answer, answer.error, response)

@@ -86,7 +86,7 @@ class RealTimeEngine:
 
     def submit(self, stream: AnswerWriter, arrival_ns: int) -> None:
         """Take a request that was read. Raises InputError where it would never fit."""
-        tokens = stream.input_tokens + stream.output_tokens
+        tokens = max(stream.sequences, default=stream.input_tokens + stream.output_tokens)
         if tokens > self._longest_tokens:
             raise InputError(
                 f"{tokens} tokens do not fit into the KV cache of {self.kv_tokens} tokens"
@@ -98,7 +98,7 @@ class RealTimeEngine:
             + self._model.request_s
             + self._model.request_token_s * stream.input_tokens
         )
-        stream.serial = next(self._serial)
+        stream.serial, stream.left = next(self._serial), len(stream.sequences)
         if self.accepted:
             stream.answer.accepted = [0 for _ in self.accepted[0]]
         self._streams[stream.serial] = stream
@@ -158,7 +158,10 @@ class RealTimeEngine:
         unit = route(self._units, self._turn, self._route, sequence)
         self._sequences[serial] = sequence
         self._where[serial] = unit
-        unit.add(sequence, due_s)
+        for tokens in stream.sequences:
+            unit.add(Sequence(serial, tokens, 1), due_s)
+        if not stream.sequences:
+            unit.add(sequence, due_s)
         self._turn_away(due_s)
         if serial not in self._reasons:
             stream.open()
@@ -254,6 +257,11 @@ class RealTimeEngine:
                     stream.turn_away(self._reasons[serial])
                     self._forget(serial)
                     continue
+                if stream.sequences:
+                    stream.left -= 1
+                    if stream.left:
+                        continue
+                    written = stream.output_tokens
                 stream.cached_tokens = self._sequences[serial].cached_tokens
                 if not stream.write(written):
                     self.abandon(stream)

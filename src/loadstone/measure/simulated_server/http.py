@@ -26,6 +26,7 @@ from loadstone.measure.simulated_server.body import (
     parse_body,
     split_prompt,
 )
+from loadstone.measure.simulated_server.pooling import PoolingBody
 from loadstone.measure.simulated_server.responses import RESPONSE
 from loadstone.measure.simulated_server.settings import FixedLatency, Settings
 from loadstone.measure.simulated_server.stream import (
@@ -359,12 +360,16 @@ class ServerConnection(asyncio.Protocol):
         settings, engine = self._server.settings, self._server.engine
         body = parse_body(request.body, wire.body, settings.model, settings.adapters)
         content = self._recall(body) + wire.content(body)
-        tokens = count_tokens(wire, body, len(content), settings.max_model_len)
+        read = body.lengths(settings.max_model_len) if isinstance(body, PoolingBody) else []
+        tokens = sum(read), len(read)
+        if not read:
+            tokens = count_tokens(wire, body, len(content), settings.max_model_len)
         if body.model in settings.adapters:
             settings = msgspec.structs.replace(settings, model=str(body.model))
         answer = wire.answer(body, settings, tokens, name=name, truth=request.truth)
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
         stream = AnswerWriter(self, request, answer, settings.tokens_per_event, times)
+        stream.sequences = read
         if engine is not None:
             if body.model in settings.adapters:
                 stream.adapter = 1 + settings.adapters.index(str(body.model))

@@ -101,7 +101,8 @@ class AnswerWriter:
 
     `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for
     it, −1 before it is submitted to one. `adapter`: its number, 0: none. `head`: of the response,
-    until it is sent. `priority`: as the request says.
+    until it is sent. `priority`: as the request says. `sequences`: tokens of each text that a
+    vector or score is asked for, `left` of which an engine has not read yet.
     """
 
     def __init__(
@@ -121,6 +122,8 @@ class AnswerWriter:
         self.head = b""
         self.priority: int | None = None
         self.keys: Sequence[Hashable] = ()
+        self.sequences: list[int] = []
+        self.left = 0
         self.cached_tokens = 0
         self._connection = connection
         self._tokens_per_event = tokens_per_event

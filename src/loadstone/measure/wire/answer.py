@@ -1,6 +1,7 @@
 """Folds an answer's bytes, in whatever dialect, into the facts that the client keeps. No I/O."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from loadstone.measure.wire.drafts import DraftCounts
 from loadstone.measure.wire.sse import SseDecoder, SseError
 from loadstone.measure.wire.template import Template
 from loadstone.measure.wire.tolerant import convert, count, load_object
+from loadstone.measure.wire.vectors import AnswerVectors
 
 MAX_TEXT = 4 * 1024 * 1024
 """Characters of an answer's text that are kept, where it is asked for; the rest is counted and
@@ -89,6 +91,7 @@ class Answer:
                      text (OpenAI's)
     text             with `keep_text`: what was said, without reasoning and tool calls, at most
                      MAX_TEXT characters
+    vectors          what of vectors or scores is in it
     An API adds `fold`, which takes one payload: a stream event's, or the whole body. Its counts are
     of the whole prompt, cached tokens among them, and of all output, reasoning among it.
     """
@@ -102,6 +105,7 @@ class Answer:
     running_tokens: list[int] = field(default_factory=list)
     channels: bytearray = field(default_factory=bytearray)
     drafts: DraftCounts | None = None
+    vectors: AnswerVectors | None = None
     finish_reason: str | None = None
     done: bool = False
     error: str | None = None
@@ -208,6 +212,12 @@ class Answer:
         """Return a template for the chunks to come, if this API has such, `body` was one, and
         whole, and plain."""
         return None
+
+    def take_headers(self, headers: Mapping[bytes, bytes]) -> None:
+        """Take what the response's headers say of the answer, their names in small letters."""
+
+    def take_request(self, asked: int) -> None:
+        """Compare a whole answer with what was asked for: so many vectors or scores."""
 
     def take_plain(self, events: int, counts: list[int]) -> None:
         """Take events that the newest template recognised, with their running counts if it has

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from loadstone.measure.wire.wire import Spell, find_wire
-from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, RequestSpec
+from loadstone.workload.request import DOCUMENTS, LENGTH, PROMPT, TEXT_OR_IDS, RequestSpec
 
 
 def make_path(spec: RequestSpec) -> str:
@@ -42,11 +42,11 @@ class RequestBody:
     def __init__(self, template: dict[str, Any], spell: Spell | None = None) -> None:
         """`spell`: writes prompts as the API has them, see Wire."""
         self._spell = spell
-        marks = [msgspec.json.encode(mark) for mark in (PROMPT, LENGTH, TEXT_OR_IDS)]
+        marks = [msgspec.json.encode(mark) for mark in (PROMPT, LENGTH, TEXT_OR_IDS, DOCUMENTS)]
         self._pieces = re.split(
             b"(%b)" % b"|".join(map(re.escape, marks)), msgspec.json.encode(template)
         )
-        self._prompts, self._lengths, self._names = (
+        self._prompts, self._lengths, self._names, self._documents = (
             [i for i, piece in enumerate(self._pieces) if piece == mark] for mark in marks
         )
 
@@ -57,6 +57,8 @@ class RequestBody:
         if self._spell is not None:
             prompt = self._spell(prompt, previous)
         pieces = self._pieces.copy()
+        for place in self._documents:
+            prompt, pieces[place] = _split_query(prompt)
         for place in self._prompts:
             pieces[place] = prompt
         for place in self._lengths:
@@ -64,3 +66,13 @@ class RequestBody:
         for place in self._names:
             pieces[place] = b'"input_ids"' if prompt.startswith(b"[") else b'"text"'
         return b"".join(pieces)
+
+
+def _split_query(prompt: bytes) -> tuple[bytes, bytes]:
+    """Split a list of texts into the first, the query, and the others; a single text behind its
+    first word."""
+    texts = msgspec.json.decode(prompt)
+    if isinstance(texts, str):
+        query, _, rest = texts.partition(" ")
+        texts = [query, rest or query]
+    return msgspec.json.encode(texts[0]), msgspec.json.encode(texts[1:])

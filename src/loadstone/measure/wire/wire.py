@@ -36,6 +36,7 @@ class Wire:
                    that stands before them. None: they are written so
     headers        of every request, unless the user gives them
     key            the header, and the variable of the environment, of a key beside what all have
+    has_queries    a request is a query and documents
     stores         an answer may be kept by the server, and a later prompt name it
     length_names   names for the most tokens of an answer, the preferred one first
     least_field    where a user's own fields ask for a least number of tokens, from the body's root
@@ -68,6 +69,7 @@ class Wire:
     headers: Sequence[tuple[str, str]] = ()
     key: tuple[str, str] | None = None
     stores: bool = False
+    has_queries: bool = False
     length_names: Sequence[str] = ("max_tokens",)
     least_field: Sequence[str] = ("min_tokens",)
     spellings: Mapping[StructuredKind, tuple[Spelling, ...]] = field(default_factory=dict)

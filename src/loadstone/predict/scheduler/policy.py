@@ -247,6 +247,14 @@ def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:
     return msgspec.convert({**lower, **how}, Tiers)
 
 
+def _habits_of(rules: EngineRules, max_batched_tokens: int) -> Scheduling:
+    habits = rules.scheduling(max_batched_tokens)
+    if not rules.worker.model.is_encoder:
+        return habits
+    # Every token sees all others: a text is read in one step, and nothing of it is kept.
+    return habits._replace(chunked=False, prefix_cache=False)
+
+
 def policy_of(
     worker: Worker,
     *,
@@ -283,7 +291,7 @@ def policy_of(
     share = worker.pp // pipeline
     speculative = _speculation(worker, acceptance, limits.max_batched_tokens)
     caching = worker.switch("prefix_caching")
-    habits = rules.scheduling(limits.max_batched_tokens)
+    habits = _habits_of(rules, limits.max_batched_tokens)
     budget = habits.budget_tokens or limits.max_batched_tokens
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
     max_seqs = max(1, limits.max_seqs // share)

@@ -1,6 +1,7 @@
 """One cell, from its first request to its last: client and replicas, event by event."""
 
 import gc
+from collections import Counter
 from dataclasses import replace
 
 from loadstone.core.plan import Plan
@@ -87,6 +88,12 @@ def run_cell(
     return run
 
 
+def _is_read(unread: Counter[int], index: int) -> bool:
+    """Count one more text of a request as read; tell whether it was the last."""
+    unread[index] -= 1
+    return not unread[index]
+
+
 def _run_step(
     run: CellRun,
     client: SimulatedClient,
@@ -106,6 +113,7 @@ def _run_step(
     now_s = run.start_s
     timer_s = client.timer_s
     look_s = now_s if look is not None else NEVER
+    sequences, unread = run.requests.sequences, Counter[int]()
     over_s = now_s
     stop_s = NEVER
     while True:
@@ -136,7 +144,12 @@ def _run_step(
             if only is None:
                 turn += 1
                 unit = route(units, turn, how, sequence)
-            unit.add(sequence, now_s)
+            own = sequences[run.requests.row(index)] if sequences else ()
+            for tokens in own:
+                unread[index] += 1
+                unit.add(Sequence(index, tokens, 1), now_s)
+            if not own:
+                unit.add(sequence, now_s)
             if refused:
                 turn_away(run, client, refused, now_s)
                 timer_s = client.timer_s
@@ -144,6 +157,8 @@ def _run_step(
             now_s = next_s
             for sequence in complete(unit):
                 index = sequence.row
+                if sequences and not _is_read(unread, index):
+                    continue
                 end_s[index] = now_s
                 if sequence.cached_tokens:
                     cached_tokens[index] = sequence.cached_tokens

@@ -33,6 +33,7 @@ class CellRequests:
     input_tokens    of each request whole: later turns of a session bring all that was said before
     request_s       from being sent to the scheduler
     turnaround_s    of the client before it
+    sequences       of requests for vectors or scores, the tokens of what is read for each
     traffic_class   where slots are a class's own
     priority        of each request; the larger is served first
     adapter         of each request, its number from 1 on; 0: none
@@ -59,6 +60,11 @@ class CellRequests:
         )
         self.input_tokens: list[int] = tokens.tolist()
         self.output_tokens: list[int] = plan.output_tokens[cell_rows].tolist()
+        self.sequences: list[list[int]] = []
+        if plan.inputs is not None:
+            # Each ends with the step that has read it.
+            self.output_tokens = [1] * self.count
+            self.sequences = [plan.inputs.sequences(row) for row in rows]
         self.intended_s: list[float] = plan.intended_s[cell_rows].tolist()
         self.turn: list[int] = plan.turn[cell_rows].tolist()
         self.traffic_class = [0] * self.count
@@ -104,6 +110,8 @@ def whole_prompts(plan: Plan, cell: int) -> Ints64:
     CHARACTERS_PER_TOKEN characters each.
     """
     rows = plan.rows(cell)
+    if plan.inputs is not None:
+        return np.array([sum(plan.inputs.sequences(row)) for row in rows], np.int64)
     added = plan.input_tokens[rows.start : rows.stop].astype(np.int64)
     texts = added < 0
     if texts.any():

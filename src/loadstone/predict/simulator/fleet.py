@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadstone.catalogue.config.encoder import encoder
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.core.vectors import Ints64
@@ -31,6 +30,8 @@ before it has ended (FlashInfer's and TensorRT-LLM's fusions: 2.6 times as fast 
 by vLLM's pull request 37756; programmatic dependent launch). Hopper's recipes have neither. Fitted
 on B200, B300 and GB200, confirmed with each held out (docs/accuracy.md)."""
 _CACHE = "its whole KV cache"
+_PAIR_TOKENS = 3
+"""That BERT has before, between and behind a query and a document; XLM-R one more."""
 _LEAST_BLOCK = 16
 """Tokens of a block where requests share them. An engine whose tree shares single tokens finds up
 to 15 more."""
@@ -43,6 +44,8 @@ class Fleet:
     in_step  those of a worker share a model's experts: every step of all takes as long as the
              slowest of them needs
     workers  among which the replicas are dealt out
+    pairs    of a cross encoder: the tokens that it adds to a query and a document; None: it reads
+             texts one by one
     route    of the router before them; None: as the engine's own
     flow_control  of a gateway before them; None: there is none
     prefill  where prompts are computed by workers of their own: these, the others decode
@@ -56,6 +59,7 @@ class Fleet:
     prefill: PrefillPool | None = None
     route: Route | None = None
     flow_control: FlowControl | None = None
+    pairs: int | None = None
 
     @property
     def pools(self) -> list[Fleet]:
@@ -162,14 +166,9 @@ def ease_floors(fleet: Fleet, worker: Worker) -> Fleet:
 def fleet_with(worker: Worker, policy: EnginePolicy, model: StepTimes) -> Fleet:
     """Make as many engines of this policy as the deployment has: one for each replica, of vLLM
     before 0.8 also for each batch in its pipeline (see policy_of())."""
-    encoding = encoder((worker.model.given or {}).get("config") or {})
-    if encoding:
-        raise InputError(
-            f"{worker.model.name}: is an encoder ({encoding}), which writes no text: nothing to"
-            " simulate"
-        )
     virtual = worker.pp // policy.pipeline
-    return Fleet(policy, model, worker.dp * virtual, in_step=worker.attention_dp)
+    pairs = (_PAIR_TOKENS if worker.model.is_encoder else 0) if worker.task == "score" else None
+    return Fleet(policy, model, worker.dp * virtual, in_step=worker.attention_dp, pairs=pairs)
 
 
 def _join(

@@ -82,6 +82,8 @@ class _Records:
         """Times and cumulative tokens of those that were cut off, preempted, or written several
         tokens at a time."""
         run = self._run
+        if self._plan.inputs is not None:
+            return self._answers_in_one()
         again: dict[int, list[tuple[float, int, int, int]]] = {}
         for index, at_s, replica, tick, written in run.journal.pieces:
             again.setdefault(index, []).append((at_s, replica, tick, written))
@@ -93,6 +95,14 @@ class _Records:
             int(place): self._pieces(int(place), again.get(int(self._index[place]), []))
             for place in np.flatnonzero(odd)
         }
+
+    def _answers_in_one(self) -> dict[int, tuple[Floats, Ints64]]:
+        """Return the end of each answer in one piece, with all of its vectors or scores."""
+        rows = self._plan.rows(self._cell).start + self._row
+        asked = self._plan.output_tokens[rows].astype(np.int64)
+        ended = ~np.isnan(self._end)
+        spans = {place: slice(place, place + int(ended[place])) for place in range(len(ended))}
+        return {place: (self._end[span], asked[span]) for place, span in spans.items()}
 
     def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints64]:
         index, output = int(self._index[at]), int(self._output[at])

@@ -30,6 +30,8 @@ def uncovered(rules: EngineRules, measured: Collection[str], family: str) -> lis
     worker = rules.worker
     gpu, model, weights = worker.gpu, worker.model, worker.weights_dtype
     found = [Uncovered(kind) for kind in rules.uncovered()]
+    if worker.task is not None:
+        found.append(Uncovered("models that write no text"))
     if gpu.vendor == "amd":
         if family not in measured:
             found.append(Uncovered(f"{model.name}'s family on {gpu.architecture}"))

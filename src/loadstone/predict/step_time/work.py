@@ -484,7 +484,9 @@ class _Counter:
             width = attention.head_dim + attention.v_head_dim
             seen = attention.window_tokens or attention.top_tokens
             flops = 2 * heads * width
-            self._add_context(count, kv_heads * width * cache_bytes, flops, flops, seen)
+            # Both ways there are twice the pairs, with a window's tokens on either side.
+            pairs = 2 * flops if attention.bidirectional else flops
+            self._add_context(count, kv_heads * width * cache_bytes, flops, pairs, seen)
         elif isinstance(attention, LatentAttention):
             # Decode in the latent space (absorbed); prompts with keys and values expanded.
             compressed = attention.kv_rank + attention.rope_dim
@@ -552,6 +554,8 @@ class _Counter:
             if matrix.kind != "embedding"
         ]
         self._count_products(Layers(1, None, None), extra, self.tp)
+        if self.worker.task is not None:
+            return  # it writes no text
         self._add_operator(
             kind=HEAD,
             layers=1.0,

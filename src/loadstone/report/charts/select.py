@@ -21,6 +21,7 @@ from loadstone.report.data.frames import (
     ENERGY,
     GOODPUT,
     HIT,
+    INPUTS,
     ITL,
     OUTPUT,
     PER_GPU,
@@ -192,7 +193,7 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
     for frame in served:
         yield from _trade_offs(frame)
     for frame in served:
-        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, GOODPUT, ENERGY):
+        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, INPUTS, GOODPUT, ENERGY):
             yield _line(frame.by_class if measure in (TTFT, TPOT, E2E) else frame, measure)
     for frame in sweeps:
         if frame.mode != "online":
@@ -210,7 +211,7 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
     for frame in by_model:
         yield _trade(frame, pace(frame.points), OUTPUT, "models", "models")
     for pair in pair_predictions(points):
-        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, BATCH_S):
+        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, INPUTS, BATCH_S):
             make = partial(draw_prediction, pair, measure)
             yield _Wanted(f"predicted-{measure.key}", "predicted", pair[1], make)
 
@@ -297,7 +298,10 @@ def _per_gpu(frame: Frame) -> Measure:
 
 
 def _widest(frame: Frame) -> Measure:
-    """Return total tokens where every point has them: what offline results are given in."""
+    """Return total tokens where every point has them: what offline results are given in; inputs
+    where no text is written."""
+    if all(point.pooled is not None for point in frame.points):
+        return INPUTS
     return TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
 
 
@@ -310,7 +314,7 @@ def _full(frame: Frame) -> bool:
 def _cut(frame: Frame) -> Frame:
     """Return the frame with as many series as can be told apart: those of the most points, then of
     the most throughput."""
-    rates = by_key((series, point.output_tokens_per_s or 0.0) for point, series in frame.pairs)
+    rates = by_key((series, point.rate or 0.0) for point, series in frame.pairs)
     ranked = sorted(
         rates, key=lambda series: (len(rates[series]), max(rates[series])), reverse=True
     )

@@ -110,6 +110,14 @@ OUTPUT = Measure(
     lambda p: p.output,
     better="higher",
 )
+INPUTS = Measure(
+    "inputs_s",
+    "Texts",
+    "texts/s",
+    "inputs, or documents that are scored, of all requests per second, {window}",
+    lambda p: p.pooled,
+    better="higher",
+)
 TOTAL = Measure(
     "total_tok_s",
     "Total throughput",

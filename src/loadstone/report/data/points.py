@@ -165,6 +165,7 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     sums: bool
     output: Estimate | None
     total: Estimate | None
+    pooled: Estimate | None
     requests_per_s: float | None
     window: str
     dollars: Dollars
@@ -311,6 +312,36 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
         return value_of(self.total)
 
     @property
+    def inputs_per_s(self) -> float | None:
+        """Inputs of requests for vectors; None of other requests."""
+        return None if self.asks_scores else value_of(self.pooled)
+
+    @property
+    def documents_per_s(self) -> float | None:
+        """Documents of requests for scores; None of other requests."""
+        return value_of(self.pooled) if self.asks_scores else None
+
+    @property
+    def asks_scores(self) -> bool:
+        return self.cells[0].metrics.documents_per_s is not None
+
+    @property
+    def input_tokens_per_s(self) -> float | None:
+        rates = (cell.lasting().input_tokens_per_s for cell in self.cells)
+        return reduce_known(median, rates)
+
+    @property
+    def e2e_p95_s(self) -> float | None:
+        """The p95 of requests for vectors or scores, whose only latency E2E is."""
+        times = (cell.metrics.e2e_s for cell in self.cells if self.pooled is not None)
+        return reduce_known(median, (time.p95 for time in times if time is not None))
+
+    @property
+    def rate(self) -> float | None:
+        """The throughput that loads are ranked by: output tokens, or inputs and documents."""
+        return self.output_tokens_per_s or value_of(self.pooled)
+
+    @property
     def tokens_per_s_per_user(self) -> float | None:
         """1 / TPOT: the pace at which one reader sees tokens come."""
         return 1 / self.tpot.value if self.tpot is not None and self.tpot.value > 0 else None
@@ -434,6 +465,8 @@ def _points_of_run(
             sums=sums,
             output=output,
             total=total,
+            pooled=throughput(metrics, longer, "inputs_per_s", kind)
+            or throughput(metrics, longer, "documents_per_s", kind),
             requests_per_s=longer.requests_per_s,
             window=_name_window(longer, window, metrics),
             dollars=Dollars(
@@ -600,6 +633,13 @@ def _work(run: StoredRun) -> Iterator[str]:
     if facts.range_ratio is not None and facts.range_ratio < 1:
         yield f"lengths down to {show_share(facts.range_ratio)} of the longest"
     kind = facts.workload or ""
+    if kind == "pooled":
+        count, document = (
+            number(mapping(workload.get(n)).get("mean")) for n in ("count", "document")
+        )
+        texts = f"documents of {document:g}" if document else "inputs"
+        yield f"{workload.get('task')}: {count or 0:g} {texts} a request"
+        return
     name = str(workload.get("name") or workload.get("file") or "")
     if name and _SHARED not in name:  # else the prefix tells it
         yield name

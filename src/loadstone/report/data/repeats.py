@@ -27,7 +27,7 @@ def merge(points: Sequence[CellPoint]) -> CellPoint:
     if len(points) == 1 or points[0].setup.source == "simulated":
         return points[0]
     return replace(
-        _merge_numbers(points, "ttft", "tpot", "itl", "e2e", "output", "total"),
+        _merge_numbers(points, "ttft", "tpot", "itl", "e2e", "output", "total", "pooled"),
         cells=tuple(cell for point in points for cell in point.cells),
         requests_per_s=reduce_known(median, (point.requests_per_s for point in points)),
         dollars=_merge_numbers([point.dollars for point in points], "output", "total", "input"),

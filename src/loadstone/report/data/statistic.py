@@ -12,7 +12,7 @@ from loadstone.core.plan import LoadKind
 from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import Latency, Metrics, Window
 
-RateName = Literal["output_tokens_per_s", "total_tokens_per_s"]
+RateName = Literal["output_tokens_per_s", "total_tokens_per_s", "inputs_per_s", "documents_per_s"]
 PREDICTED = "80%, predicted"
 REPEATS = "range of repeats"
 _MOST = 1e100

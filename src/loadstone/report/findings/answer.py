@@ -14,6 +14,8 @@ from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.data.frames import (
     DOLLARS,
+    E2E,
+    INPUTS,
     OUTPUT,
     PER_GPU,
     TPOT,
@@ -118,6 +120,8 @@ def _sentences(frame: Frame) -> Iterator[str]:
         and all(point.setup.gpus for point in points)
         else OUTPUT
     )
+    if all(point.pooled is not None for point in points):
+        throughput = INPUTS
     if any(DOLLARS.of(point) for point in met):
         yield from _best(met, DOLLARS, f"Cheapest output tokens{within}")
     yield from _best(met, throughput, f"Most {throughput.noun}{within}")
@@ -126,6 +130,8 @@ def _sentences(frame: Frame) -> Iterator[str]:
     lightest = [point for point in points if point.load == load]
     yield from _best(lightest, TPOT, "Shortest time per token (TPOT)")
     yield from _best(lightest, TTFT, "Soonest first token (TTFT)")
+    if throughput is INPUTS:
+        yield from _best(lightest, E2E, "Shortest time of a request (E2E)")
 
 
 def _describe_alone(frame: Frame) -> Iterator[str]:
@@ -141,7 +147,7 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
             first = points[0]
             shown = [
                 f"{measure.name} {value(first, measure)}"
-                for measure in (TTFT, TPOT)
+                for measure in ((TTFT, TPOT) if first.pooled is None else (INPUTS, E2E))
                 if measure.of(first) and not first.cells[0].by_class
             ]
             if first.output_tokens_per_s:

@@ -98,11 +98,12 @@ UNKNOWN_MARGIN = " ±?"
 def show_margin(cell: CellSummary) -> str:
     """Write the 95 % margin of a steady throughput, upwards: the lower end, which is not below 0,
     may not tell."""
-    steady = cell.steady
-    high = steady.ci95.get("output_tokens_per_s", (None, None))[1] if steady is not None else None
-    if steady is None or high is None or not steady.output_tokens_per_s:
+    steady, name = cell.steady, cell.rate_name
+    high = steady.ci95.get(name, (None, None))[1] if steady is not None else None
+    rate = getattr(steady, name, None)
+    if high is None or not rate:
         return UNKNOWN_MARGIN if cell.verdict.has("interval_unknown") else ""
-    percent = 100 * (high / steady.output_tokens_per_s - 1)
+    percent = 100 * (high / rate - 1)
     return f" ±{percent:.0f}%" if percent >= 1 else " ±<1%"
 
 
@@ -114,9 +115,21 @@ def show_failed(requests: Requests) -> str:
     return str(failed) if failed else ""
 
 
-def _show_throughput(cell: CellSummary) -> str:
-    window = cell.steady or cell.metrics
-    return show_number(window.output_tokens_per_s, 4) + show_margin(cell)
+def _show_throughput(cell: CellSummary, name: str = "output_tokens_per_s") -> str:
+    rate = getattr(cell.steady or cell.metrics, name)
+    return "-" if rate is None else show_number(rate, 4) + show_margin(cell)
+
+
+def _rate_of(name: str, key: str, head: str) -> tuple[str, Column[CellRow]]:
+    return key, Column(head, lambda row: _show_throughput(row.cell, name))
+
+
+def _show_rate(row: CellRow, name: str) -> str:
+    return show_number(getattr(row.cell.steady or row.cell.metrics, name), 4)
+
+
+def _p95(row: CellRow) -> str:
+    return show_seconds(row.e2e.p95 if row.e2e is not None else None)
 
 
 def _roofline(row: CellRow) -> str:
@@ -220,6 +233,29 @@ COLUMNS: tuple[CellColumn, ...] = (
         "requests_per_s",
         show_number,
         sheet=_same("requests_per_s", "duration_s", "window"),
+        run=("requests", Column("req/s", lambda row: _show_rate(row, "requests_per_s"))),
+    ),
+    CellColumn(
+        "inputs/s",
+        "inputs_per_s",
+        _rate,
+        sheet=_same("inputs_per_s"),
+        run=_rate_of("inputs_per_s", "inputs", "inputs/s"),
+    ),
+    CellColumn(
+        "documents/s",
+        "documents_per_s",
+        _rate,
+        sheet=_same("documents_per_s"),
+        run=_rate_of("documents_per_s", "documents", "docs/s"),
+    ),
+    CellColumn(INTERVAL, "pooled", _bounds, "u"),
+    CellColumn(
+        "input tok/s",
+        "input_tokens_per_s",
+        _rate,
+        sheet=_same("input_tokens_per_s"),
+        run=("input_rate", Column("in tok/s", lambda row: _show_rate(row, "input_tokens_per_s"))),
     ),
     CellColumn(
         "output tok/s",
@@ -300,6 +336,14 @@ COLUMNS: tuple[CellColumn, ...] = (
         run=("itl_p99", Column("ITL p99", _itl_p99)),
     ),
     CellColumn("E2E", "e2e", show_middle, sheet=_latency("e2e"), run=_median_of("e2e")),
+    CellColumn(
+        "p95",
+        "e2e_p95_s",
+        show_seconds,
+        "u",
+        {"e2e_p95_s": "e2e_p95_s"},
+        ("e2e_p95", Column("p95", _p95, "u")),
+    ),
     CellColumn("p99", "e2e", show_tail, "u", run=_p99_of("e2e")),
     CellColumn(
         "sessions/h",

@@ -55,19 +55,23 @@ def choose(points: Sequence[CellPoint]) -> CellPoint:
     held = [point for point in complete if point.holds]
     if not held and any(point.slo_met is not None for point in complete):
         return min(complete, key=lambda point: point.load)
-    return max(
-        held or complete, key=lambda point: (point.trusted, point.output_tokens_per_s or 0.0)
-    )
+    return max(held or complete, key=lambda point: (point.trusted, point.rate or 0.0))
 
 
 def _tiles(point: CellPoint) -> Iterator[Tile]:
     tone = {"met": "good", "MISSED": "bad"}.get(point.slo_words.partition(" ")[0], "")
-    rate = show_number(point.output_tokens_per_s, 4)
-    yield Tile("Output tok/s", rate, point.measured_over)
     cell = point.cells[0]
+    if point.pooled is not None:
+        name = "Documents/s" if point.asks_scores else "Inputs/s"
+        yield Tile(name, show_number(point.rate, 4), point.measured_over)
+        yield Tile("Input tok/s", show_number(point.input_tokens_per_s, 4), point.measured_over)
+    else:
+        rate = show_number(point.output_tokens_per_s, 4)
+        yield Tile("Output tok/s", rate, point.measured_over)
     for part in cell.by_class[:_MAX_CLASS_TILES]:
         yield _class_tile(part, cell)
-    times = (("TTFT", point.ttft), ("TPOT", point.tpot), ("E2E", point.e2e))
+    times = [("TTFT", point.ttft), ("TPOT", point.tpot), ("E2E", point.e2e)]
+    times = times if point.pooled is None else times[-1:]
     for name, stat in () if cell.by_class else times:
         yield _time_tile(name, stat, point)
     if point.goodput_per_s is not None:

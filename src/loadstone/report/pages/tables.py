@@ -14,6 +14,7 @@ from loadstone.core.units import show_load, show_met, show_number, show_seconds,
 from loadstone.report.data.frames import (
     DOLLARS,
     E2E,
+    INPUTS,
     ITL,
     OUTPUT,
     PER_GPU,
@@ -305,6 +306,7 @@ _GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
     ("$/M output", DOLLARS, show_number),
     ("output tok/s per GPU", PER_GPU, lambda rate: show_number(rate, 4)),
     ("output tok/s", OUTPUT, lambda rate: show_number(rate, 4)),
+    ("texts/s", INPUTS, lambda rate: show_number(rate, 4)),
     ("TTFT", TTFT, show_seconds),
     ("TPOT", TPOT, show_seconds),
 )

@@ -71,6 +71,11 @@ _STATED_LABELS = {("output_tokens_per_s", None): "out tok/s", ("itl_s", "p99"): 
     for statistic in ("p50", "p99")
 }
 """Of what an imported file states what the table has too."""
+_RATE_HEADS = {
+    "output_tokens_per_s": "out tok/s",
+    "inputs_per_s": "inputs/s",
+    "documents_per_s": "docs/s",
+}
 _LATE_KINDS = ("sends_late", "client_read_late", "client_saturated")
 """Findings of a client that was too slow."""
 _SPARE = ("roofline", "ITL p99", "E2E p99", "E2E p50", "failed")
@@ -157,7 +162,7 @@ def _footnotes(cells: Sequence[CellSummary], simulated: bool) -> Iterator[Footno
     elif not cells[0].measured_by:
         yield Footnote(_client_health(cells))
     margins = {show_margin(cell) for cell in cells} - {""}
-    signs = ["out tok/s ± 95%: of the steady window"] if margins else []
+    signs = [f"{_RATE_HEADS[cells[0].rate_name]} ± 95%: of the steady window"] if margins else []
     signs += ["±? too short to tell"] if UNKNOWN_MARGIN in margins else []
     signs += [UNBOUNDED_NOTE] if _has_unbounded(cells) else []
     if any(bound.is_short_of_requests for cell in cells for bound in cell.slo):
@@ -185,12 +190,14 @@ def _has_unbounded(cells: Sequence[CellSummary]) -> bool:
 
 def _answer(cells: Sequence[CellSummary]) -> list[str]:
     """Write a line on a sweep: the most throughput, and up to where every request meets the SLO."""
-    rates = [((cell.steady or cell.metrics).output_tokens_per_s or 0.0, cell) for cell in cells]
+    name = cells[0].rate_name
+    rates = [(getattr(cell.steady or cell.metrics, name) or 0.0, cell) for cell in cells]
     positive = [(rate, cell) for rate, cell in rates if rate]
     if len(positive) < 2:
         return []
     rate, cell = max(positive, key=lambda pair: pair[0])
-    parts = [f"most throughput: {show_number(rate, 4)} output tok/s at {_name_load(cell)}"]
+    unit = "output tok/s" if name == "output_tokens_per_s" else name.replace("_per_s", "/s")
+    parts = [f"most throughput: {show_number(rate, 4)} {unit} at {_name_load(cell)}"]
     judged = sorted(
         (cell for cell in cells if cell.slo_met is not None), key=lambda cell: cell.load.value
     )
@@ -287,6 +294,9 @@ def _row(
 def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Table:
     names = ["ok", "failed", "output", "ttft", "ttft_p99", "tpot", "tpot_p99", "itl_p99"]
     names += ["e2e", "e2e_p99"]
+    if rows[0].cell.rate_name != "output_tokens_per_s":
+        texts = rows[0].cell.rate_name.removesuffix("_per_s")
+        names = ["ok", "failed", "requests", texts, "input_rate", "e2e", "e2e_p95", "e2e_p99"]
     if any(row.cell.by_class for row in rows):
         # A percentile over classes is no one's, and bounds are each class's own.
         names = ["ok", "failed", "output"]
