@@ -270,10 +270,10 @@ def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"plan\.parquet: not a plan"):
         run_folder.read_plan(path)
     about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"])
-    later = msgspec.json.encode({**about, "schema": 7})
+    later = msgspec.json.encode({**about, "schema": 8})
     pq.write_table(table.replace_schema_metadata({"loadstone.plan": later}), path)
     with pytest.raises(
-        InputError, match="plan of schema 7; this version of Loadstone reads 2 to 6"
+        InputError, match="plan of schema 8; this version of Loadstone reads 2 to 7"
     ):
         run_folder.read_plan(path)
 

@@ -143,12 +143,21 @@ def cell_of_class(cell: CellSummary, part: ClassPart) -> CellSummary:
 def class_numbers(batch: pa.RecordBatch, plan: Plan) -> Ints64:
     """Find the place of each record's class in the plan's; −1 where the plan has no such request.
     `batch`: with the columns `request_id` and `cell`."""
+    rows = rows_of(batch, plan)
+    if plan.traffic_class is None:
+        return np.full(len(rows), -1)
+    return np.where(rows < 0, -1, plan.traffic_class[rows].astype(np.int64))
+
+
+def rows_of(batch: pa.RecordBatch, plan: Plan) -> Ints64:
+    """Find the plan's row of each record; −1 where it has no such request. `batch`: as of
+    class_numbers()."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     parsed = pc.extract_regex(batch.column("request_id"), r"-(?P<index>\d{1,9})$")
     index = pc.fill_null(pc.cast(pc.struct_field(parsed, "index"), pa.int64()), -1)
-    return plan.find_classes(batch.column("cell").to_numpy(), index.to_numpy())
+    return plan.find_rows(batch.column("cell").to_numpy(), index.to_numpy())
 
 
 def class_columns(batch: pa.RecordBatch, plan: Plan) -> dict[str, pa.Array]:

@@ -21,6 +21,8 @@ from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.grading.accuracy import grade_cells
 from loadstone.analyse.imported_run import ImportedCell
 from loadstone.analyse.metrics import CellNumbers, measure_cell
+from loadstone.analyse.pictures import COLUMNS as SIZE_COLUMNS
+from loadstone.analyse.pictures import sizes_of
 from loadstone.analyse.pooling import name_rates
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
@@ -348,6 +350,12 @@ def _put_together(cell: _Cell, numbers: CellNumbers) -> CellSummary:
         duration_s=numbers.duration_s,
         metrics=numbers.metrics,
         by_class=classes,
+        by_size=sizes_of(
+            run_folder.read_records(run.folder, cell.number, SIZE_COLUMNS),
+            run.plan,
+            numbers.duration_s,
+            run.info.streams,
+        ),
         **parts,
         client=Client(
             send_lag_p99_s=_p99(numbers.samples["send_lag_s"]),

@@ -29,6 +29,12 @@ def serve_sim(
     port: Port = 8000,
     acceptance: Acceptance = None,
     profile: Profile = None,
+    vision: Annotated[
+        str,
+        typer.Option(
+            help="with fixed times: the model by whose rule pictures count [default: none does]"
+        ),
+    ] = "",
     json: Annotated[
         bool,
         typer.Option("--json", help="changes nothing: the URL is one JSON object on stdout anyway"),
@@ -42,6 +48,10 @@ def serve_sim(
     from loadstone.measure.simulated_server.__main__ import serve
 
     if "@" in deployment or "=" not in deployment:
+        if vision:
+            raise InputError(
+                "--vision: the deployment's model says how pictures count; leave it out"
+            )
         serve(
             Settings(
                 deployment=deployment, host=host, port=port, acceptance=acceptance, profile=profile
@@ -55,4 +65,4 @@ def serve_sim(
     latency = FixedLatency.parse(
         deployment, "serve-sim", "a deployment, llama-3.1-70b@8xh200, or fixed times, "
     )
-    serve(Settings(latency=latency, host=host, port=port))
+    serve(Settings(latency=latency, host=host, port=port, vision=vision))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph, take_lists
+from loadstone.core.pictures import Pictures, PlannedPictures
 from loadstone.core.units import show_load
 from loadstone.core.vectors import Array, Floats, Ints32, Ints64
 
@@ -182,7 +183,7 @@ class PlannedRequest:
     server's own answer to a turn of the session replaces. `copy`: of a session that a cell has
     several times, which one it is: each has its own words. `traffic_class`: place of its class in
     the plan's; `adapter`: its number among the plan's, 0: none. `inputs`: the tokens of each of its
-    texts, see Inputs.
+    texts, see Inputs. `pictures`: made for it.
     """
 
     cell: int
@@ -205,6 +206,7 @@ class PlannedRequest:
     traffic_class: int = 0
     adapter: int = 0
     inputs: tuple[int, ...] = ()
+    pictures: PlannedPictures | None = None
 
     @property
     def request_id(self) -> str:
@@ -360,6 +362,7 @@ class Plan:
     are of one kind. `adapter` i4: index into `adapter_names` from 1 on, 0: none; None where no
     class has any. `inputs`: the texts of requests for vectors or scores, `input_tokens` all of
     theirs and `output_tokens` how many vectors or scores they ask for; None where text is written.
+    `pictures`: of requests; None where they have none.
     """
 
     seed: int
@@ -384,6 +387,7 @@ class Plan:
     traffic_class: NDArray[np.uint8] | None = None
     adapter: Ints32 | None = None
     inputs: Inputs | None = None
+    pictures: Pictures | None = None
 
     COLUMNS = (
         "cell",
@@ -436,6 +440,8 @@ class Plan:
         if self.inputs is not None:
             digest.update(self.inputs.task.encode() + self.inputs.offsets.tobytes())
             digest.update(self.inputs.tokens.tobytes())
+        if self.pictures is not None:
+            digest.update(self.pictures.digest())
         return digest.hexdigest()[:12]
 
     @cached_property
@@ -522,6 +528,7 @@ class Plan:
             self,
             traffic_class=None if classes is None else classes[rows],
             adapter=None if adapter is None else adapter[rows],
+            pictures=None if self.pictures is None else self.pictures.take(rows),
             blocks=None if self.blocks is None else self.blocks.take(rows),
             inputs=None if self.inputs is None else self.inputs.take(rows),
             graph=self.graph.take(rows) if recorded else CallGraph.of_turns(columns["turn"]),
@@ -559,6 +566,7 @@ class Plan:
             traffic_class=self.class_of(row),
             adapter=0 if self.adapter is None else int(self.adapter[row]),
             inputs=() if self.inputs is None else tuple(self.inputs.own(row).tolist()),
+            pictures=None if self.pictures is None else self.pictures.of_row(row),
         )
 
     @property
@@ -580,11 +588,9 @@ class Plan:
         """Return the place in `classes` of a row's class; 0 where there is one kind of requests."""
         return 0 if self.traffic_class is None else int(self.traffic_class[row])
 
-    def find_classes(self, cells: Ints32, indices: Ints64) -> Ints64:
-        """Return the places in `classes` of requests by their cell and index, laps included; −1
-        where there is no such request."""
-        if self.traffic_class is None:
-            return np.full(len(indices), -1)
+    def find_rows(self, cells: Ints32, indices: Ints64) -> Ints64:
+        """Return the rows of requests by their cell and index, laps included; −1 where there is no
+        such request."""
         numbers = range(len(self.cells))
         first = np.array(self._starts)[cells]
         count = np.array(self._starts)[cells + 1] - first
@@ -593,8 +599,7 @@ class Plan:
         lapped = goes_round & (indices >= count)
         places = np.where(lapped, warm + (indices - warm) % np.maximum(1, count - warm), indices)
         exists = (places >= 0) & (places < count)
-        rows = np.where(exists, first + places, 0)
-        return np.where(exists, self.traffic_class[rows].astype(np.int64), -1)
+        return np.where(exists, first + places, -1)
 
     def live_answers(self, row: int) -> Iterator[tuple[int, int]]:
         """Yield (place, turn): which messages of a row's prompt the server's own answer to a turn

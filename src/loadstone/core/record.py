@@ -77,6 +77,11 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     draft_*       as the engine states it of this request's speculative decoding: steps that
                   verified drafts, tokens drafted, of these accepted; accepted_histogram[j]: steps
                   that accepted exactly j
+    images        pictures in the prompt, and `pixels` of all of them; their files' bytes, and those
+                  of the whole body
+    visual_tokens_planned  that the pictures become by the rule of the model or engine;
+                  visual_tokens: as the server says
+    sent_end_s    when the kernel had taken the request's last byte
     """
 
     request_id: str
@@ -110,6 +115,13 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     draft_tokens: int | None = None
     draft_accepted: int | None = None
     accepted_histogram: list[int] | None = None
+    images: int | None = None
+    pixels: int | None = None
+    picture_bytes: int | None = None
+    body_bytes: int | None = None
+    visual_tokens_planned: int | None = None
+    visual_tokens: int | None = None
+    sent_end_s: float | None = None
 
 
 class Target(msgspec.Struct, kw_only=True):
@@ -196,6 +208,8 @@ class CellInfo(msgspec.Struct, kw_only=True):
     """Reads of several events of which a packet was not seen, where packets are the clock."""
     packets_lost: int = 0
     """Packets for which the ring had no room."""
+    pictures_late: int = 0
+    """Requests, warm-up included, whose pictures were not made when they were due."""
     models: dict[str, int] | None = None
     """Answers by the model that they name, warm-up included; those that name none are not counted.
     """

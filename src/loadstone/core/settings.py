@@ -261,6 +261,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     intervals        by cell and metric, factors by which a prediction may be off; `slo_factors`: by
                      bound
     pools            by cell, where prefill and decode are apart
+    pictures         what made them: the library, the SHA-256 of the first one's pixels
     check            how answers are graded; `least`: the share that should be right
     engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or
     an id
@@ -282,6 +283,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     # measured
     structured: str | UnsetType | None = UNSET
     check: dict[str, Any] | None = None
+    pictures: dict[str, str] | None = None
     route: str | None = None
     history: str | None = None
     extra_body_fields: list[str] | None = None

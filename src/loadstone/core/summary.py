@@ -470,6 +470,25 @@ class ClassPart(Part, kw_only=True, frozen=True):
     output_tokens_per_s: float | None = _null()
 
 
+class SizePart(Part, kw_only=True, frozen=True):
+    """The requests whose pictures are of one size, or of sizes near each other.
+
+    images, images_per_s   of those that are ok or short
+    visual_tokens          of one picture, the median, by the server; visual_tokens_planned: by the
+                           rule of the model or engine
+    upload_share           of TTFT, until the kernel had taken the whole request; median
+    body_bytes             of a request; median
+    """
+
+    size: str
+    images: int
+    images_per_s: float | None = _null()
+    visual_tokens: float | None = None
+    visual_tokens_planned: float | None = None
+    upload_share: float | None = None
+    body_bytes: float | None = None
+
+
 class Level(msgspec.Struct, frozen=True):
     """A quantity that was read again and again."""
 
@@ -766,6 +785,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     by_replica: list[ReplicaPart] = []
     by_piece: list[PiecePart] = []
     by_class: list[ClassPart] = []
+    by_size: list[SizePart] = []
     sessions: SessionNumbers | None = None
     client: Client = msgspec.field(default_factory=Client)
     measured_by: str | None = None

@@ -38,6 +38,7 @@ from loadstone.runs.live_metrics import serving
 from loadstone.runs.preflight import Prepared
 from loadstone.runs.profiler import Profiler
 from loadstone.workload.options import ClientOptions, Options
+from loadstone.workload.pictures import describe_making
 
 _EVENT_BYTES = 20
 
@@ -253,6 +254,7 @@ def _settings(ready: Prepared) -> RunSettings:
         sampling=msgspec.to_builtins(sampling),
         check=_check_settings(ready),
         structured=ready.options.workload.structured,
+        pictures=describe_making(ready.plan, ready.salt),
         route=worker_jobs.route_of(client, ready.plan),
         history=client.history if client.history != "sent" else None,
         extra_body_fields=sorted(client.extra_body),

@@ -143,6 +143,7 @@ class CellLoop:
             requests_resent=resent,
             packets_missed=step.packets_missed,
             packets_lost=step.packets_lost,
+            pictures_late=step.pictures_late,
             models=dict(step.models),
             misnamed=dict(step.misnamed),
             unlisted=dict(step.unlisted),

@@ -39,6 +39,7 @@ from loadstone.runs import execution, profiler, targets
 from loadstone.runs.adapters import find_adapters
 from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.launched import check_start
+from loadstone.runs.pictures import check_endpoint, count_visual_tokens, parts_of
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.draw import Beyond
 from loadstone.workload.option_values import check_headers, parse_structured
@@ -49,6 +50,7 @@ from loadstone.workload.options import (
     change,
     pooling_task,
 )
+from loadstone.workload.pictures import PictureWriter
 from loadstone.workload.planning import Planner, until_precise
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import RequestSpec
@@ -140,7 +142,9 @@ def prepare(
     ):
         server.target.engine = engine_title(declared.decoder.engine)
     check_priorities(draft, server.target)
+    check_endpoint(draft, server.target.endpoint)
     plan, expected_s = plan_for(planner, draft, server, options.client)
+    plan = count_visual_tokens(plan, declared, server.target)
     salt = salt_of(options.client.salt)
     check_plan(plan, server, salt, options.client.workers)
     return Prepared(options, stopping, declared, servers, server, plan, expected_s, salt)
@@ -183,7 +187,8 @@ def probe(
     urls, client, structured = servers.urls, options.client, options.workload.structured
     needs = Requirements(
         model=options.start.model if servers.engine is None else servers.engine.launch.model,
-        endpoint=client.endpoint or ("chat" if plan.graph.recorded and plan.chat else None),
+        endpoint=client.endpoint
+        or ("chat" if (plan.graph.recorded and plan.chat) or parts_of(plan.workload) else None),
         tokenizer=client.tokenizer,
         sampling=options.sampling.sampling,
         structured=parse_structured(structured) if structured is not None else None,
@@ -295,6 +300,8 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
         chat=find_wire(target.endpoint).takes_messages,
     )
     wire = find_wire(target.endpoint)
+    shapes = () if plan.pictures is None else plan.pictures.shapes
+    pictures = PictureWriter(shapes, seed=plan.seed, salt="")
     requests = RequestBody(make_body(server.request), wire.spell)
     with Server(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
@@ -303,7 +310,7 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
             prompt = writer.write(plan.request(0, min(index, len(plan.rows(0)) - 1)))
             start_s = time.monotonic()
             try:
-                body = requests.render(prompt, tokens)
+                body = pictures.fill(requests.render(prompt, tokens)).body
                 answer = connection.post(make_path(server.request), body, wire.headers)
             except TargetError:
                 return []

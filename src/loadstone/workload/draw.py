@@ -31,7 +31,7 @@ Rows = dict[str, Array]
 """Columns of a plan's cell, by their name in the Plan; and others that finish() makes contents
 of."""
 
-LENGTHS, GROUPS, ARRIVALS, ORDER, TURNS, THINK = range(6)
+LENGTHS, GROUPS, ARRIVALS, ORDER, TURNS, THINK, PICTURES = range(7)
 """Purposes of generators."""
 
 CYCLE_MIN_REQUESTS = 1024
@@ -195,6 +195,12 @@ def text_rows(picks: Array, output_tokens: Array) -> Rows:
         "prefix_tokens": np.zeros(count, np.int32),
         "prompt": picks.astype(np.int32),
     }
+
+
+def no_pictures(count: int) -> Rows:
+    """Make the columns of requests without pictures."""
+    zeros = np.zeros(count, np.int32)
+    return {"pictures": zeros.astype(np.uint8), "picture": zeros, "picture_group": zeros - 1}
 
 
 def roll(rows: Rows, warm_rows: int) -> Rows:

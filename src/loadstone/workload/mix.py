@@ -17,12 +17,13 @@ import numpy as np
 from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
+from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.core.plan import Plan, TrafficClass, adapter_names
 from loadstone.core.secrets import has_scheme, names_key
 from loadstone.core.summary import TASK
 from loadstone.core.vectors import Array, Ints32, Ints64
 from loadstone.core.yaml_text import decode_yaml
-from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload
+from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload, no_pictures
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.option_values import check_headers
 
@@ -55,6 +56,12 @@ WORKLOAD_KEYS = (
     "prefix",
     "prefix_groups",
     "dataset",
+    "images",
+    "image_size",
+    "image_format",
+    "image_content",
+    "image_groups",
+    "image_place",
     "turns",
     "think_time",
     "skip_bad",
@@ -324,7 +331,8 @@ class Mix(Workload):
 
     def __init__(self, parts: Sequence[MixedPart]) -> None:
         self.parts = tuple(parts)
-        if len({type(part.workload) for part in parts}) > 1 and self._have_chats:
+        kinds = {type(getattr(part.workload, "inner", part.workload)) for part in parts}
+        if len(kinds) > 1 and self._have_chats:
             raise InputError(
                 "--mix: one class has prompts of messages and another synthetic ones, which would"
                 " be no messages; give each class a data set, or none"
@@ -356,6 +364,8 @@ class Mix(Workload):
             part.workload.rows(of_class)
             for part, of_class in zip(self.parts, self._draws(draw), strict=True)
         ]
+        if any("pictures" in rows for rows in drawn):
+            drawn = [no_pictures(len(rows["turn"])) | rows for rows in drawn]
         groups = np.repeat(np.arange(len(drawn)), [len(rows["turn"]) for rows in drawn])
         merged = {name: np.concatenate([rows[name] for rows in drawn]) for name in drawn[0]}
         shared = merged["prefix_group"]
@@ -420,6 +430,7 @@ class Mix(Workload):
         prompts: list[str] = []
         prompt = rows["prompt"].copy()
         has_chat, has_exact = False, True
+        shapes: list[PictureShape] = []
         for number, part in enumerate(self.parts):
             chosen = rows["traffic_class"] == number
             of_class = {name: column[chosen] for name, column in rows.items()}
@@ -430,7 +441,18 @@ class Mix(Workload):
             prompts += contents.get("prompts", [])
             has_chat |= contents.get("chat", False)
             has_exact &= contents.get("exact_output", True)
+            if "pictures" in contents:
+                rows["picture"] = rows["picture"] + chosen * len(shapes)
+                shapes += contents["pictures"].shapes
+        shared = rows.get("picture_group", prompt)
+        group = np.where(shared < 0, -1, shared + rows["traffic_class"].astype(np.int32) * _GROUPS)
+        pictures = (
+            Pictures(tuple(shapes), rows["picture"], rows["pictures"], group.astype(np.int32))
+            if shapes
+            else None
+        )
         return {
+            "pictures": pictures,
             "prompt": prompt.astype(np.int32),
             "prompts": prompts,
             "chat": has_chat,

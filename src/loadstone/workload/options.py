@@ -306,6 +306,31 @@ class WorkloadOptions(Flags):
         " PATH:COLUMN where the column is not clear",
         read=values.name_or_path,
     )
+    images: str | None = flag(
+        WORKLOAD,
+        "pictures in each prompt, beside its text: 1, uniform:1:4 (docs/images.md)",
+        read=values.text,
+    )
+    image_size: str | None = flag(
+        WORKLOAD,
+        "width x height of pictures in pixels: 512x512,1920x1080:0.2 (a weight), or"
+        " uniform:256x256:1536x1536 [default: 1024x768]",
+        read=values.text,
+    )
+    image_format: str | None = flag(
+        WORKLOAD, "png, or jpeg with its quality [default: jpeg:85]", read=values.text
+    )
+    image_content: Literal["photo", "noise", "solid"] = flag(
+        WORKLOAD, "what pictures compress like", "photo"
+    )
+    image_groups: int | None = flag(
+        WORKLOAD,
+        "so many different sets of pictures, which requests share [default: each is new]",
+        limits=AT_LEAST_1,
+    )
+    image_place: Literal["first", "last"] = flag(
+        WORKLOAD, "where pictures stand: before the text, or behind it", "first"
+    )
     turns: str | None = flag(
         WORKLOAD,
         "conversations of this many turns, e.g. 4 or uniform:2:6; loads then count conversations",

@@ -36,6 +36,7 @@ from loadstone.workload.options import (
     options_of,
     pooling_task,
 )
+from loadstone.workload.pictures import Pictured, parse_pictures
 from loadstone.workload.pooled import read_pooled
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
@@ -94,7 +95,8 @@ class Planner:
         elif requests:
             self.workload = Mix([_read_part(request) for request in requests])
         else:
-            self.workload = _read_workload(options.workload, self._sessions)
+            read = _read_workload(options.workload, self._sessions)
+            self.workload = _add_pictures(read, options.workload)
         self._checks = _read_checks(self._grading, options.workload.seed, self.workload)
 
     @property
@@ -177,8 +179,9 @@ class Planner:
         # An answer of a given form ends when it is complete.
         plan.exact_output = plan.exact_output and given.structured is None
         workload.check(plan, limits, str(given.trace or given.dataset))
-        if isinstance(workload, real_text.RealText) and count is not None:
-            plan = real_text.cut(plan, workload.source, count)
+        text = getattr(workload, "inner", workload)
+        if isinstance(text, real_text.RealText) and count is not None:
+            plan = real_text.cut(plan, text.source, count)
         return plan if self._checks is None else mix(plan, self._checks, self._grading.check_share)
 
     def _add_for_checks(
@@ -202,6 +205,7 @@ def _read_checks(grading: CheckOptions, seed: int, workload: Workload) -> CheckS
         if grading.check_min is not None or grading.keep_answers:
             raise InputError("--check-min, --keep-answers: nothing is graded; give --check too")
         return None
+    workload = getattr(workload, "inner", workload)
     tokens = int(workload.input.mean) if isinstance(workload, Synthetic) else 1024
     return read_checks(
         grading.check, seed=seed, prompt_tokens=tokens, most_tokens=grading.check_tokens
@@ -375,7 +379,8 @@ def _read_part(request: ClassRequest) -> MixedPart:
         output = None
         if workload.dataset is not None and workload.output is not None:
             output = _parse_output(workload)
-        return MixedPart(request, _read_workload(workload, sessions), output, sessions)
+        read = _add_pictures(_read_workload(workload, sessions), workload)
+        return MixedPart(request, read, output, sessions)
     except InputError as error:
         raise InputError(f"class {request.name}: {error}") from None
 
@@ -439,6 +444,27 @@ def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> Workloa
     if asked.text is None:
         return synthetic
     return real_text.RealText(real_text.read(asked.text), synthetic)
+
+
+def _add_pictures(workload: Workload, asked: WorkloadOptions) -> Workload:
+    """Return a workload with the pictures that are asked for. Raises InputError."""
+    flags = [flag for flag in changed_flags(asked) if flag.startswith("image")]
+    if not flags:
+        return workload
+    if asked.images is None:
+        raise InputError(f"--{flags[0]}: says how pictures are; say how many with --images")
+    for source in ("trace", "agents"):
+        if getattr(asked, source) is not None:
+            raise InputError(f"--{source} and --images: do not go together; leave one out")
+    request = parse_pictures(
+        asked.images,
+        asked.image_size,
+        asked.image_format,
+        asked.image_content,
+        asked.image_groups,
+        asked.image_place,
+    )
+    return Pictured(workload, request)
 
 
 def _read_trace(asked: WorkloadOptions, path: Path) -> trace.Trace:

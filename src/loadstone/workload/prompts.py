@@ -5,6 +5,7 @@ cache.
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import numpy as np
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.vectors import Ints64
+from loadstone.workload.pictures import mark_pictures
 
 CHARACTERS_PER_TOKEN = 4.0
 """Where a file's text decides how long a prompt is: OpenAI's rule of thumb for English."""
@@ -22,6 +24,7 @@ MARK_TOKENS, MARK_END = 6, "\n\n"
 """Words of the vocabulary in front of a prompt of real text, and what is between; they are a part
 of its length."""
 
+_BASE64 = re.compile(";base64,[A-Za-z0-9+/=]*")
 _KEPT_SESSIONS = 64
 """Sessions whose last prompt is kept, to write the next one from."""
 
@@ -109,14 +112,14 @@ class PromptWriter:
             pieces += self._pieces(f"{request.cell}-{request.index}", own_tokens)
         if self._chat and request.prefix_tokens and request.turn is not None:
             system = _message(b"system", self._text(self._prefix(request)))
-            return b"[" + system + b"," + _message(b"user", self._text(pieces))
+            return b"[" + system + b"," + _ask(request, self._text(pieces))
         if request.prefix_tokens:
             pieces = self._prefix(request) + pieces
         if self._as_ids:
             return b"[" + pieces[:-1]
         text = self._text(pieces)
         if self._chat:
-            return (history + b"," if history else b"[") + _message(b"user", text)
+            return (history + b"," if history else b"[") + _ask(request, text)
         return history + b" " + text if history else b'"' + text
 
     def closed(self, opened: bytes, request: PlannedRequest) -> bytes:
@@ -265,10 +268,32 @@ class PromptWriter:
             return (history or b'"') + msgspec.json.encode(mark + text)[1:-1]
         if messages is None:
             messages = [{"role": "user", "content": prompt}]
-        first = _marked(messages[0], mark)
-        return (history + b"," if history else b"[") + msgspec.json.encode([first, *messages[1:]])[
-            1:-1
-        ]
+        messages[0] = _marked(messages[0], mark)
+        if request.pictures is not None:
+            content = messages[-1].get("content")
+            parts = content if isinstance(content, list) else [_text_part(str(content or ""))]
+            messages[-1] = {**messages[-1], "content": _join_parts(request, parts)}
+        return (history + b"," if history else b"[") + msgspec.json.encode(messages)[1:-1]
+
+
+def _ask(request: PlannedRequest, text: bytes) -> bytes:
+    """Write a user's message with the inside of a JSON string, and the request's pictures."""
+    if request.pictures is None:
+        return _message(b"user", text)
+    parts = _join_parts(request, [msgspec.Raw(b'{"type":"text","text":"%b"}' % text)])
+    return msgspec.json.encode({"role": "user", "content": parts})
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _join_parts(request: PlannedRequest, words: list[Any]) -> list[Any]:
+    pictures = request.pictures
+    if pictures is None:
+        return words
+    marks = mark_pictures(request, pictures)
+    return [*marks, *words] if pictures.shape.place == "first" else [*words, *marks]
 
 
 def _marked(message: dict[str, Any], mark: str) -> dict[str, Any]:
@@ -276,11 +301,13 @@ def _marked(message: dict[str, Any], mark: str) -> dict[str, Any]:
         return {**message, "content": mark + message["content"]}
     if not mark:
         return message
-    return {**message, "content": [{"type": "text", "text": mark}, *(message.get("content") or [])]}
+    return {**message, "content": [_text_part(mark), *(message.get("content") or [])]}
 
 
 def text_tokens(prompt: str) -> int:
-    """Estimate the tokens of a text."""
+    """Estimate the tokens of a text; what it has in base64 is none."""
+    if ";base64," in prompt:
+        prompt = _BASE64.sub("", prompt)
     return max(1, math.ceil(len(prompt) / CHARACTERS_PER_TOKEN))
 
 

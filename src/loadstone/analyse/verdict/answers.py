@@ -136,6 +136,8 @@ def input_length(cell: JudgedCell) -> Findings:
     plan, counted = cell.plan, cell.measured.input_tokens
     rows = cell.plan_rows(cell.measured)
     unsure = (plan.turn[rows] > 0) | ((plan.turn[rows] == 0) & (plan.prefix_tokens[rows] > 0))
+    if plan.pictures is not None:
+        unsure |= plan.pictures.count[rows] > 0
     requested = np.where(unsure, -1, plan.input_tokens[rows])
     if plan.inputs is not None:
         # Fewer tokens are a finding of their own.
@@ -416,6 +418,11 @@ def _shared_tokens(cell: JudgedCell, requests: RequestTable) -> Floats:
     # request.
     template = cell.target.overhead_tokens if cell.target else 0
     shared = promised + template + 1 + thresholds.SYSTEM_TOKENS * (cell.plan.turn[rows] == 0)
+    pictures = cell.plan.pictures
+    if pictures is not None:
+        # A group's pictures are shared on purpose, and what stands before them.
+        in_group = (pictures.group[rows] >= 0) & (pictures.count[rows] > 0)
+        shared = np.where(in_group, np.nan, shared)
     return np.where(promised < 0, np.nan, shared)
 
 

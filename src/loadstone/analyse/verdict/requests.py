@@ -40,6 +40,8 @@ _NUMBERS = (
     "worker",
     "reused_connection",
     "receive_lag_s",
+    "visual_tokens",
+    "sent_end_s",
 )
 SCALARS = ("request_id", "phase", *_TEXTS, *_NUMBERS)
 """Columns of the records that the rules read; their events come on top."""
@@ -115,6 +117,8 @@ class RequestTable(EventFigures):
     worker: Floats
     reused_connection: Floats
     receive_lag_s: Floats
+    visual_tokens: Floats
+    sent_end_s: Floats
 
     def __len__(self) -> int:
         return len(self.index)

@@ -1,6 +1,6 @@
 """Applies all rules to one cell."""
 
-from loadstone.analyse.verdict import answers, client, load, pooling, server, steady
+from loadstone.analyse.verdict import answers, client, load, pictures, pooling, server, steady
 from loadstone.analyse.verdict.finding import can_hold
 from loadstone.analyse.verdict.requests import JudgedCell
 from loadstone.core.summary import Finding
@@ -38,6 +38,7 @@ _RULES = (
     answers.input_length,
     pooling.inputs_truncated,
     pooling.vectors,
+    pictures.pictures,
     answers.prompts_cut,
     answers.prefix_cache_helped,
     answers.answer_ends,

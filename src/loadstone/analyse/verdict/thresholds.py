@@ -393,6 +393,18 @@ REPEATED_SHARE = 0.01
 SYSTEM_TOKENS = 16
 """The tokens that a chat template may add for a system message, which is shared too."""
 
+# --- pictures -------------------------------------------------------------------------------------
+
+PICTURES_LATE = 0.01
+"""Share of requests whose pictures were not made when they were due, from which the client is too
+slow."""
+UPLOAD_SHARE = 0.2
+"""Share of the median TTFT that a request takes to leave, from which TTFT is the network's."""
+PICTURE_CACHED_SHARE = 0.5
+"""Share of a prompt's tokens that come from a cache, from which a new picture was not new."""
+FLAT_AREA, FLAT_TOKENS = 4.0, 1.1
+"""Ratio of areas over which tokens that grow by less than the other ratio are bounded."""
+
 CLASS_ANSWERS = 16
 """Answers of a class of traffic from which its median means anything."""
 ADAPTER_LOADS = 0.25

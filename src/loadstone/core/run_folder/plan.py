@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
+from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.core.plan import (
     Blocks,
     Inputs,
@@ -34,7 +35,10 @@ _CLASS_SCHEMA = 5
 """With classes of traffic."""
 _INPUTS_SCHEMA = 6
 """With texts of which vectors or scores are asked for."""
-_SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA, _CLASS_SCHEMA, _INPUTS_SCHEMA)
+_PICTURE_SCHEMA = 7
+"""With pictures."""
+_SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA, _CLASS_SCHEMA, _INPUTS_SCHEMA, _PICTURE_SCHEMA)
+_PICTURE_COLUMNS = {"picture": np.int32, "pictures": np.uint8, "picture_group": np.int32}
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
 _COUNTS = ("input_tokens", "output_tokens", "prefix_tokens")
@@ -64,6 +68,11 @@ def write_plan(path: Path, plan: Plan) -> None:
     if plan.inputs is not None:
         columns["inputs"] = _lists(plan.inputs.offsets, plan.inputs.tokens)
         schema = _INPUTS_SCHEMA
+    pictures = plan.pictures
+    if pictures is not None:
+        values = (pictures.shape, pictures.count, pictures.group)
+        columns |= dict(zip(_PICTURE_COLUMNS, map(pa.array, values), strict=True))
+        schema = _PICTURE_SCHEMA
     table = pa.table(columns)
     description = _PlanDescription(
         schema,
@@ -76,6 +85,7 @@ def write_plan(path: Path, plan: Plan) -> None:
         plan.graph.recorded and plan.graph.live,
         plan.classes,
         None if plan.inputs is None else plan.inputs.task,
+        () if pictures is None else pictures.shapes,
     )
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     with replace_file(path) as partial:
@@ -120,6 +130,7 @@ class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     live: bool = False
     classes: tuple[TrafficClass, ...] = ()
     task: PoolingTask | None = None
+    pictures: tuple[PictureShape, ...] = ()
 
 
 def read_plan(path: Path) -> Plan:
@@ -139,6 +150,7 @@ def read_plan(path: Path) -> Plan:
         classes = table["class"].to_numpy().astype(np.uint8) if about.classes else None
         adapter = table["adapter"].to_numpy() if "adapter" in table.column_names else None
         inputs = None if about.task is None else _inputs(table, about.task)
+        pictures = _pictures(table, about.pictures) if about.pictures else None
         graph = CallGraph.of_turns(columns["turn"])
         if about.schema == _GRAPH_SCHEMA:
             graph = _graph(table, about.live)
@@ -175,6 +187,8 @@ def read_plan(path: Path) -> Plan:
         impossible.append("adapter")
     if inputs is not None and not _is_possible(inputs, columns["output_tokens"]):
         impossible.append("inputs")
+    if pictures is not None and not _check_within(pictures.shape, len(pictures.shapes) - 1, 0):
+        impossible.append("picture")
     impossible += _find_impossible(blocks, graph, columns["turn"], len(messages))
     if impossible:
         raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
@@ -193,6 +207,7 @@ def read_plan(path: Path) -> Plan:
         traffic_class=classes,
         adapter=adapter,
         inputs=inputs,
+        pictures=pictures,
         **columns,
     )
 
@@ -228,6 +243,13 @@ def _blocks(table: pa.Table, tokens: int) -> Blocks:
         return Blocks.whole(tokens, offsets, ids)
     back, kept = (table[name].to_numpy().astype(np.int32) for name in ("back", "kept"))
     return Blocks(tokens, offsets, ids, back, kept)
+
+
+def _pictures(table: pa.Table, shapes: tuple[PictureShape, ...]) -> Pictures:
+    shape, count, group = (
+        table[name].to_numpy().astype(kind) for name, kind in _PICTURE_COLUMNS.items()
+    )
+    return Pictures(shapes, shape, count, group)
 
 
 def _graph(table: pa.Table, live: bool) -> CallGraph:

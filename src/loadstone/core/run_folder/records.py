@@ -19,9 +19,18 @@ from loadstone.core.run_folder.folder import replace_file
 
 RECORDS_SCHEMA = 1
 _DRAFTS = ("draft_steps", "draft_tokens", "draft_accepted")
-ADDED = frozenset({"channel", *_DRAFTS, "accepted_histogram"})
+_PICTURES = (
+    "images",
+    "pixels",
+    "picture_bytes",
+    "body_bytes",
+    "visual_tokens_planned",
+    "visual_tokens",
+)
+ADDED = frozenset({"channel", *_DRAFTS, "accepted_histogram", *_PICTURES, "sent_end_s"})
 """Columns that runs of earlier versions do not have: null there."""
-_COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", *_DRAFTS)
+_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_COUNTS = (*_TOKENS, *_DRAFTS, *_PICTURES)
 _MOST_TOKENS = 1 << 31
 EVENT_LISTS = ("arrival_s", "read", "tokens", "channel")
 """Columns with a value for each event."""

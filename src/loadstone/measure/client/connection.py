@@ -82,7 +82,7 @@ class Connection:
         self._reads_ns: list[int] = []
         self._held = 0
         self._reader = HttpReader(owner.clock)
-        self._unsent = b""
+        self._unsent: bytes | memoryview = b""
         self.connected = False
         self._used = False
         self.closed = False
@@ -220,7 +220,7 @@ class Connection:
         # Just before the write; a request tried again on a fresh connection keeps its first time.
         stream.sent_ns = stream.sent_ns or time.monotonic_ns()
         stream.last_output_ns = stream.sent_ns
-        payload = stream.payload
+        stream.written_ns, payload = None, stream.payload
         # Before the write: when that fails at once, the stream may have gone to another connection.
         stream.payload = payload if stream.reused else b""
         if self._tls is not None:
@@ -233,9 +233,9 @@ class Connection:
         if self._outgoing.pending:
             self._write(self._outgoing.read())
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         if self._unsent:
-            self._unsent += data
+            self._unsent = bytes(self._unsent) + data
             return
         try:
             sent = self._sock.send(data)
@@ -245,8 +245,11 @@ class Connection:
             self._break(_describe_loss(error), lost=True)
             return
         if sent < len(data):
-            self._unsent = data[sent:]
+            # A view: a long body goes in many pieces, and is not to be copied for each.
+            self._unsent = memoryview(data)[sent:]
             self._owner.loop.add_writer(self._fd, self._on_writable)
+        elif self.stream is not None and self.stream.written_ns is None:
+            self.stream.written_ns = time.monotonic_ns()
 
     def _on_writable(self) -> None:
         data, self._unsent = self._unsent, b""

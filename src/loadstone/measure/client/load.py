@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +22,7 @@ from loadstone.measure.client.stream import Stream, digest_of
 from loadstone.measure.wire.request import RequestBody
 from loadstone.measure.wire.vectors import AnswerVectors
 from loadstone.workload.arrivals import level
+from loadstone.workload.pictures import FilledBody, PictureWriter, has_marks
 from loadstone.workload.prompts import PromptWriter
 
 _READY_REQUESTS = 128
@@ -39,7 +41,7 @@ class Due(NamedTuple):
     due_ns: int
     order: int
     request: PlannedRequest
-    body: bytes
+    body: bytes | Future[FilledBody]
     opened: bytes
     replica: int | None
 
@@ -57,14 +59,18 @@ class Feed:
         soon: Callable[..., object],
         *,
         stored: bool,
+        pictures: PictureWriter | None = None,
     ) -> None:
         """`bodies`: of requests, by class and adapter; `graded`: the body of requests whose answers
         are graded. `soon(callback)`: call back when there is time. `stored`: later turns name the
-        server's stored answers."""
+        server's stored answers. `pictures`: makes those of bodies, which a thread does ahead of
+        time."""
         self._plan = plan
         self._prompts = prompts
         self._bodies, self._graded = bodies, graded
         self._soon = soon
+        self._pictures = pictures
+        self._thread = None if pictures is None else ThreadPoolExecutor(1, "pictures")
         queues = max(1, len(plan.class_slots))
         self._ready: list[deque[Due]] = [deque() for _ in range(queues)]
         """Starters; where slots are a class's own, of each class."""
@@ -112,6 +118,9 @@ class Feed:
         """Send nothing more."""
         self._indices = [iter(())] * len(self._ready)
         for ready in self._ready:
+            for due in ready:
+                if isinstance(due.body, Future):
+                    due.body.cancel()
             ready.clear()
         self._later.clear()
         self._ready_bytes = 0
@@ -141,7 +150,7 @@ class Feed:
 
     def take_starter(self, number: int = 0) -> Due:
         due = self._ready[number].popleft()
-        self._ready_bytes -= len(due.body)
+        self._ready_bytes -= _size(due)
         self._refill()
         return due
 
@@ -192,9 +201,12 @@ class Feed:
         of_phase = self._graded if request.phase == "check" else of_class
         prompt = self._prompts.closed(opened, request)
         body = of_phase.render(prompt, request.output_tokens, self._find_stored(request))
+        filled: bytes | Future[FilledBody] = body
+        if self._pictures is not None and self._thread is not None and has_marks(body):
+            filled = self._thread.submit(self._pictures.fill, body)
         if not self._keeps(request):
             opened = b""
-        return Due(due_ns, request.index, request, body, opened, replica)
+        return Due(due_ns, request.index, request, filled, opened, replica)
 
     def _find_stored(self, request: PlannedRequest) -> str | None:
         """Return the server's name of the last answer in a later turn's prompt; None where it is
@@ -233,7 +245,7 @@ class Feed:
             due_ns = self._start_ns + round((request.intended_s or 0.0) * 1e9)
             due = self._write(request, b"", due_ns, None)
             self._ready[number].append(due)
-            self._ready_bytes += len(due.body)
+            self._ready_bytes += _size(due)
             made += 1
         return made
 
@@ -252,6 +264,14 @@ class Feed:
         self._refilling = False
         if self._prepare(4):
             self._refill()
+
+
+def _size(due: Due) -> int:
+    """Return about how many bytes a request takes while it is ready; PNG of noise is largest."""
+    pictures = due.request.pictures
+    if isinstance(due.body, bytes) or pictures is None:
+        return 0 if isinstance(due.body, Future) else len(due.body)
+    return 4 * pictures.images * pictures.shape.pixels
 
 
 _NAMES = 20
@@ -341,6 +361,13 @@ class StepLoad:
         if following_turn is not None:
             self.wake_ns = min(following_turn.due_ns, self.wake_ns or following_turn.due_ns)
         return None
+
+    def take_body(self, due: Due) -> FilledBody:
+        """Return a body to be sent now; one whose pictures are not made yet is waited for."""
+        if isinstance(due.body, bytes):
+            return FilledBody(due.body, 0)
+        self.result.pictures_late += not due.body.done()
+        return due.body.result()
 
     def note_sent(self, request: PlannedRequest, now_ns: int) -> bool:
         """Keep that a request was sent; True if it is the first that is measured."""

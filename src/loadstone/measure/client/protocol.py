@@ -173,7 +173,8 @@ class StepDone(msgspec.Struct, tag="done"):
     """Requests sent again, after the server had cut the kept connection that they were on."""
     packets_missed: int = 0
     packets_lost: int = 0
-    """These two of CellInfo."""
+    pictures_late: int = 0
+    """These three of CellInfo."""
     models: dict[str, int] = {}
     """Answers by the model that they name."""
     misnamed: dict[str, int] = {}
@@ -202,6 +203,7 @@ class StepDone(msgspec.Struct, tag="done"):
         self.resent += other.resent
         self.packets_missed += other.packets_missed
         self.packets_lost += other.packets_lost
+        self.pictures_late += other.pictures_late
         self.clocks_apart_ns = max(self.clocks_apart_ns, other.clocks_apart_ns)
         self.hidden_tokens += other.hidden_tokens
         self.models = dict(Counter(self.models) + Counter(other.models))

@@ -27,6 +27,7 @@ from loadstone.measure.client.protocol import (
 from loadstone.measure.client.stream import Fragments, Stream
 from loadstone.measure.wire.request import RequestBody
 from loadstone.measure.wire.wire import find_wire
+from loadstone.workload.pictures import PictureWriter
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02
@@ -99,6 +100,9 @@ class Sender:
             RequestBody(job.graded_body, wire.spell),
             loop.call_soon,
             stored=job.stored,
+            pictures=None
+            if plan.pictures is None
+            else PictureWriter(plan.pictures.shapes, seed=plan.seed, salt=job.salt),
         )
         self._asked = {
             (number, adapter): model
@@ -171,6 +175,7 @@ class Sender:
             self.loop.call_later(load.duration_s, self._time_is_up, load)
             self.loop.call_later(load.duration_s + self._job.grace_s, self._end_grace, load)
         self.progress.issued += 1
+        body, picture_bytes = load.take_body(due)
         compared = load.keeps_text(request)
         kept = bool(due.opened) or compared or request.phase == "check"
         stream = Stream(
@@ -180,14 +185,15 @@ class Sender:
             self._new_answer(stream=self._job.streams, keep_text=kept),
         )
         if compared:
-            self._compared[stream] = due.body
+            self._compared[stream] = body
         stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
         stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
             self._heads[stream.replica][request.traffic_class],
             self._name(request).encode(),
-            len(due.body),
-            due.body,
+            len(body),
+            body,
         )
+        stream.body_bytes, stream.picture_bytes = len(body), picture_bytes
         if due.opened:
             self._sessions[stream] = due.opened
         self._feed.follow_sent(request, now_ns, stream.replica if self._fleet.sticky else None)

@@ -44,6 +44,9 @@ class Stream:
     started_ns: int = 0  # when it was taken up: connecting comes between this and sending
     sent_ns: int | None = None
     end_ns: int | None = None
+    written_ns: int | None = None  # when the kernel had taken all of it
+    body_bytes: int | None = None
+    picture_bytes: int = 0
     replica: int = 0
     reused: bool = False
     arrival_s: array[float] = field(default_factory=lambda: array("d"))
@@ -200,6 +203,8 @@ class Fragments:
         source = stream.token_source() if is_answer else None
         drafts = answer.drafts or DraftCounts()
         since = self._clock.since_origin_s
+        pictures = request.pictures
+        shape, images = (None, 0) if pictures is None else (pictures.shape, pictures.images)
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
         self.events += len(stream.arrival_s)
         self._rows.append(
@@ -235,6 +240,15 @@ class Fragments:
                 draft_tokens=drafts.tokens,
                 draft_accepted=drafts.accepted,
                 accepted_histogram=drafts.histogram,
+                images=images or None,
+                pixels=None if shape is None else images * shape.pixels,
+                picture_bytes=stream.picture_bytes or None,
+                body_bytes=stream.body_bytes,
+                visual_tokens_planned=(
+                    None if shape is None or shape.tokens is None else images * shape.tokens
+                ),
+                visual_tokens=answer.visual_tokens,
+                sent_end_s=None if stream.written_ns is None else since(stream.written_ns),
                 earlier_events=stream.journaled,
                 voids=answer.voids,
                 opening=digest_of(answer.ends[0]),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from loadstone.catalogue.find import find_visual
 from loadstone.core.errors import InputError
 from loadstone.measure.client.clock import new_event_loop
 from loadstone.measure.simulated_server.http import ServerConnection, ServerCounters, ServerState
@@ -23,6 +24,7 @@ from loadstone.measure.simulated_server.stream import WriteScheduler
 from loadstone.measure.wire.wire import list_wires
 
 if TYPE_CHECKING:
+    from loadstone.catalogue.visual.visual import Visual
     from loadstone.predict.simulator.fleet import Fleet
 
 
@@ -30,12 +32,14 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or Ctrl-C; its URL is the one line on stdout. Raises InputError, before
     it listens."""
     fleet = None
+    visual = find_visual(settings.vision)[1] if settings.vision else None
     if settings.deployment:
         from loadstone.catalogue.deployment.shorthand import parse_deployment
         from loadstone.engines import rules_of
         from loadstone.predict.simulator.fleet import fleet_of, longest_request
 
         deployed = parse_deployment(settings.deployment)
+        visual = visual or rules_of(deployed.decoder).visual
         fleet = fleet_of(deployed, acceptance=settings.acceptance, profile=settings.profile)
         longest, _ = longest_request(deployed, fleet.policy)
         settings = msgspec.structs.replace(
@@ -53,10 +57,10 @@ def serve(settings: Settings) -> None:
         asyncio.Runner(loop_factory=new_event_loop) as runner,
         contextlib.suppress(BrokenPipeError),
     ):
-        runner.run(_serve(settings, fleet))
+        runner.run(_serve(settings, fleet, visual))
 
 
-async def _serve(settings: Settings, fleet: Fleet | None) -> None:
+async def _serve(settings: Settings, fleet: Fleet | None, visual: Visual | None) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,7 +79,14 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
         wire.simulated.path: wire.simulated for wire in list_wires().values() if wire.simulated
     }
     server = ServerState(
-        settings, WriteScheduler(loop), ServerCounters(settings.model), wires, {}, {}, engine
+        settings,
+        WriteScheduler(loop),
+        ServerCounters(settings.model),
+        wires,
+        {},
+        {},
+        engine,
+        visual,
     )
     try:
         listener = await loop.create_server(

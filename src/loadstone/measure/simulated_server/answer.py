@@ -104,7 +104,7 @@ class TimedAnswer(Generic[_Body]):
         with the CLOCK_MONOTONIC ns at which it is made.
         """
         self.input_tokens, self.output_tokens = lengths
-        self.cached_tokens = 0
+        self.cached_tokens = self.visual_tokens = 0
         self.accepted: list[int] = []
         self.is_stream = bool(body.stream)
         self._settings, self._truth = settings, truth
@@ -240,9 +240,11 @@ class CompletionAnswer(TimedAnswer[OpenAIBody]):
             if self._thinking
             else b""
         )
-        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}%b}%b' % (
+        pictures = b',"multimodal_tokens":{"image":%d}' % self.visual_tokens
+        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d%b}%b}%b' % (
             self._counts(self.output_tokens),
             self.cached_tokens,
+            pictures if self.visual_tokens else b"",
             details,
             self._drafts(),
         )

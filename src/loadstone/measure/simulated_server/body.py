@@ -2,12 +2,14 @@
 refused."""
 
 from collections.abc import Collection, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from loadstone.catalogue.visual.visual import Visual
 from loadstone.measure.simulated_server.settings import MODEL, Usage
 from loadstone.measure.wire.simulated import SimulatedBody, SimulatedWire
+from loadstone.workload.pictures import picture_size
 
 _ROLE_TOKENS, END = 3, "<end>"
 """What the pretended chat template puts before a message, the answer's own too, and behind it: so
@@ -22,8 +24,51 @@ class RefusalError(Exception):
         self.status = status
 
 
+class _ImageUrl(msgspec.Struct):
+    url: str = ""
+
+
 class _Part(msgspec.Struct):
     text: str | None = None
+    image_url: _ImageUrl | None = None
+
+    def tokens(self) -> list[Any]:
+        """Return its words, or its picture. Raises RefusalError."""
+        if self.image_url is None:
+            return (self.text or "").split()
+        _, base64_marked, data = self.image_url.url.partition(";base64,")
+        size = picture_size(data) if base64_marked else None
+        if size is None:
+            raise RefusalError(400, "image_url must be a PNG or JPEG file in a data URL")
+        return [PicturePart(*size, hash(data))]
+
+
+class PicturePart(NamedTuple):
+    """Stands among a prompt's tokens for a picture; equal files have equal names."""
+
+    width: int
+    height: int
+    name: int
+
+
+def see_pictures(tokens: list[Any], visual: Visual | None, most: int) -> tuple[list[Any], int]:
+    """Return tokens with those of each picture in its place, by a model's rule, and how many these
+    are; without one pictures are dropped. Raises RefusalError: more than `most` pictures."""
+    pictures = sum(isinstance(token, PicturePart) for token in tokens)
+    if pictures > most:
+        raise RefusalError(400, f"At most {most} image(s) may be provided in one prompt.")
+    if not pictures:
+        return tokens, 0
+    seen: list[Any] = []
+    count = 0
+    for token in tokens:
+        if not isinstance(token, PicturePart):
+            seen.append(token)
+        elif visual is not None:
+            counted = visual.count(token.width, token.height)
+            seen += [f"<image {token.name}>"] * (counted.tokens + counted.markers)
+            count += counted.tokens
+    return seen, count
 
 
 class _Message(msgspec.Struct):
@@ -70,15 +115,16 @@ class OpenAIBody(SimulatedBody):
         return "running" if options.continuous_usage_stats else "final"
 
     def split_messages(self) -> list[Any]:
-        """Return a conversation's tokens: texts with roles, and what an answer begins with; parts
-        of a message that are no text count nothing. Raises RefusalError."""
+        """Return a conversation's tokens: texts with roles, pictures, and what an answer begins
+        with; other parts of a message count nothing. Raises RefusalError."""
         if not self.messages:
             raise RefusalError(400, "messages must be a list of at least one message")
         tokens: list[Any] = []
         for message in self.messages:
             content = message.content or ""
-            texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
-            tokens += split_turn(message.role or "", texts)
+            parts = [_Part(content)] if isinstance(content, str) else content
+            words = [token for part in parts for token in part.tokens()]
+            tokens += [*begin_turn(message.role or ""), *words, END]
         return tokens + begin_turn("assistant")
 
 

@@ -24,6 +24,7 @@ from loadstone.measure.simulated_server.body import (
     RefusalError,
     count_tokens,
     parse_body,
+    see_pictures,
     split_prompt,
 )
 from loadstone.measure.simulated_server.pooling import PoolingBody
@@ -39,6 +40,7 @@ from loadstone.measure.simulated_server.stream import (
 from loadstone.measure.wire.simulated import SimulatedBody, SimulatedWire
 
 if TYPE_CHECKING:
+    from loadstone.catalogue.visual.visual import Visual
     from loadstone.measure.simulated_server.engine import RealTimeEngine
 
 
@@ -147,6 +149,8 @@ class ServerState(NamedTuple):
     answers: dict[str, list[Any]]
     """The tokens of conversations that are stored, by the name of their newest answer."""
     engine: RealTimeEngine | None = None
+    visual: Visual | None = None
+    """The rule by which pictures count; None: they are dropped."""
 
 
 class ServerConnection(asyncio.Protocol):
@@ -360,6 +364,7 @@ class ServerConnection(asyncio.Protocol):
         settings, engine = self._server.settings, self._server.engine
         body = parse_body(request.body, wire.body, settings.model, settings.adapters)
         content = self._recall(body) + wire.content(body)
+        content, visual_tokens = see_pictures(content, self._server.visual, settings.images)
         read = body.lengths(settings.max_model_len) if isinstance(body, PoolingBody) else []
         tokens = sum(read), len(read)
         if not read:
@@ -367,6 +372,7 @@ class ServerConnection(asyncio.Protocol):
         if body.model in settings.adapters:
             settings = msgspec.structs.replace(settings, model=str(body.model))
         answer = wire.answer(body, settings, tokens, name=name, truth=request.truth)
+        answer.visual_tokens = visual_tokens
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
         stream = AnswerWriter(self, request, answer, settings.tokens_per_event, times)
         stream.sequences = read

@@ -94,7 +94,7 @@ class _PoolingAnswer:
         truth: bool,
     ) -> None:
         self.input_tokens, self.output_tokens = lengths
-        self.cached_tokens = 0
+        self.cached_tokens = self.visual_tokens = 0
         self.accepted: list[int] = []
         self._body, self._model = body, settings.model
 

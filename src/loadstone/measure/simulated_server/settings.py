@@ -94,6 +94,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model              the name under which it serves
     adapters           of LoRA, whose names are served too
     max_model_len      the most tokens of input and output together
+    vision             the model by whose rule pictures count, where no deployment has one; "":
+                       pictures are dropped
+    images             the most pictures of a request
     keep_truth         keeps when each event with text was written, until GET /truth takes it
     """
 
@@ -110,6 +113,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: str = MODEL
     adapters: tuple[str, ...] = ()
     max_model_len: int = 131_072
+    vision: str = ""
+    images: int = 999
     keep_truth: bool = False
 
     def __post_init__(self) -> None:

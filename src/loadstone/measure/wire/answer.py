@@ -77,8 +77,8 @@ class Answer:
                      it away
     drafts           what the server says of the answer's speculative decoding
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot
-    be read), input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s,
-    server_decode_s (llama.cpp).
+    be read), input_tokens, output_tokens, cached_tokens, reasoning_tokens, visual_tokens;
+    server_prefill_s, server_decode_s (llama.cpp).
     voids            the first so many output events were none, as later ones show; they are counted
                      and have times
     model            whose answer it is, as it first says (OpenAI's dialect)
@@ -116,6 +116,7 @@ class Answer:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    visual_tokens: int | None = None
     server_prefill_s: float | None = None
     server_decode_s: float | None = None
     _sse: SseDecoder | Whole = field(init=False)

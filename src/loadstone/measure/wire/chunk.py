@@ -1,6 +1,7 @@
 """Describes the JSON of OpenAI's chunks and answers, as far as it is read. No I/O."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -13,8 +14,17 @@ thinking do."""
 
 
 class Details(msgspec.Struct):
+    """Splits a count of tokens. Those of pictures: vLLM's by kind of input, SGLang's."""
+
     cached_tokens: float | None = None
     reasoning_tokens: float | None = None
+    multimodal_tokens: Any = None
+    image_tokens: Any = None
+
+    @property
+    def visual_tokens(self) -> Any:
+        by_kind = self.multimodal_tokens
+        return by_kind.get("image") if isinstance(by_kind, dict) else self.image_tokens
 
 
 class Usage(msgspec.Struct):

@@ -27,12 +27,13 @@ class SimulatedBody(msgspec.Struct):
 
 
 class SimulatedAnswer(Protocol):
-    """The bytes of one answer. The timing server sets `cached_tokens`, and `accepted`: how many
-    steps accepted exactly 0, 1, … guesses; none where nothing is guessed."""
+    """The bytes of one answer. The timing server sets `cached_tokens`, `visual_tokens`, and
+    `accepted`: how many steps accepted exactly 0, 1, … guesses; none where nothing is guessed."""
 
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    visual_tokens: int
     accepted: list[int]
     is_stream: bool
 

@@ -205,6 +205,8 @@ def _spell_blocks(message: dict[str, Any]) -> Any:
     """Return the content of a message: its text, or blocks where it thinks or calls tools."""
     content, calls = message.get("content"), functions_of(message)
     thinking = thinking_of(message)
+    if isinstance(content, list):
+        content = [_spell_picture(part) for part in content]
     if not calls and not thinking:
         return content or ""
     blocks: list[dict[str, Any]] = []
@@ -217,6 +219,14 @@ def _spell_blocks(message: dict[str, Any]) -> Any:
         given = {"arguments": arguments} if values is None else values
         blocks.append({"type": "tool_use", "id": number, "name": name, "input": given})
     return blocks
+
+
+def _spell_picture(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message; a picture in a data URL as a block with a source."""
+    if part.get("type") != "image_url":
+        return part
+    kind, _, data = part["image_url"]["url"].removeprefix("data:").partition(";base64,")
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 
 def _spell_tools(fields: dict[str, Any]) -> None:

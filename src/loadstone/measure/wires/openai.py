@@ -280,6 +280,9 @@ class OpenAIAnswer(Answer):
             self.model = excerpt(chunk.model, _NAME_LENGTH)
         choices = chunk.choices or []
         usage = chunk.usage
+        split = None if usage is None else usage.prompt_tokens_details
+        if split is not None:
+            self.visual_tokens = count(split.visual_tokens) or self.visual_tokens
         previous = self._last_running
         output, is_finished = self._take_choices(choices)
         if output is None or is_finished or (usage is not None and usage.completion_tokens is None):

@@ -238,7 +238,12 @@ def _spell_message(message: dict[str, Any]) -> list[dict[str, Any]]:
 def _spell_parts(content: Any) -> Any:
     if not isinstance(content, list):
         return content or ""
-    return [{"type": "input_text", "text": str(part.get("text", ""))} for part in content]
+    return [
+        {"type": "input_image", "image_url": part["image_url"]["url"]}
+        if part.get("type") == "image_url"
+        else {"type": "input_text", "text": str(part.get("text", ""))}
+        for part in content
+    ]
 
 
 def _spell_fields(fields: dict[str, Any]) -> None:

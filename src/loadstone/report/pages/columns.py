@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.core.summary import CellSummary, Latency, Requests, TaskAccuracy
+from loadstone.core.summary import CellSummary, Latency, Requests, SizePart, TaskAccuracy
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.statistic import Estimate, value_of
@@ -93,6 +93,17 @@ def show_percents(graded: TaskAccuracy | None) -> str:
 
 
 UNKNOWN_MARGIN = " ±?"
+
+
+def show_visual_tokens(part: SizePart) -> str:
+    """Write the tokens of one picture, and those planned where they are others."""
+    seen, planned = part.visual_tokens, part.visual_tokens_planned
+    shown = "-" if seen is None else f"{seen:,.0f}"
+    return shown if planned is None or seen == planned else f"{shown} ({planned:,.0f})"
+
+
+def show_megabytes(count: float | None) -> str:
+    return "-" if count is None else f"{count / 1e6:.2f}"
 
 
 def show_margin(cell: CellSummary) -> str:

@@ -138,9 +138,10 @@ class Report(msgspec.Struct, kw_only=True):
         return next(table for table in self.tables if table.key == "cells")
 
     @property
-    def classes(self) -> Table | None:
-        """The classes of traffic, where there are any: a page always shows them."""
-        return next((table for table in self.tables if table.key == "classes"), None)
+    def divided(self) -> list[Table]:
+        """The classes of traffic, and sizes of pictures, where there are any: a page always shows
+        them."""
+        return [table for table in self.tables if table.key in ("classes", "pictures")]
 
     @property
     def figures(self) -> list[Figure]:
@@ -351,6 +352,7 @@ def build(
             *tables.ratios(cells),
             tables.cells(points, title=title, run=len(runs) > 1, place=pictures.place),
             *tables.classes(points),
+            *tables.picture_sizes(points),
             *tables.stated_otherwise(runs),
         ],
         pictures=pictures,

@@ -42,8 +42,10 @@ from loadstone.report.pages.columns import (
     INTERVAL,
     PAGE,
     UNBOUNDED_NOTE,
+    show_megabytes,
     show_p50,
     show_p99,
+    show_visual_tokens,
 )
 from loadstone.report.table import Column, Table, drop_empty_columns, tabulate
 
@@ -213,6 +215,42 @@ def _class_row(point: CellPoint, cell: CellSummary, part: ClassPart, several: bo
         *times,
         show_met(part.slo_met, part.p_slo) if part.slo_met is not None else "-",
         show_number(part.goodput_per_s),
+    ]
+
+
+def picture_sizes(points: Sequence[CellPoint]) -> list[Table]:
+    """Make a table of the sizes of pictures of all loads, or no table."""
+    several = len({point.number for point in points}) > 1
+    rows = [
+        [
+            *([f"run {point.number}"] if several else []),
+            load_label(point),
+            part.size,
+            show_number(part.images_per_s),
+            show_visual_tokens(part),
+            show_p50(getattr(part, latency_field("ttft", point.cells[0].load))),
+            show_p99(getattr(part, latency_field("ttft", point.cells[0].load)), point.cells[0]),
+            show_share(part.upload_share, 1),
+            show_megabytes(part.body_bytes),
+        ]
+        for point in points
+        for part in point.cells[0].by_size
+    ]
+    if not rows:
+        return []
+    heads = [*(["run"] if several else []), "load", "picture", "images/s", "tokens each"]
+    return [
+        Table(
+            key="pictures",
+            title="Pictures by size",
+            heads=[*heads, "TTFT", "p99", "upload", "body MB"],
+            align=("l" if several else "") + "llrrrurr",
+            rows=rows[:MAX_ROWS],
+            notes=[
+                "Tokens of a picture are the server's; in brackets those of the model's or engine's"
+                " rule, where they are others. Upload: share of TTFT until the request had left."
+            ],
+        )
     ]
 
 

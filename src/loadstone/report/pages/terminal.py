@@ -23,6 +23,7 @@ from loadstone.core.summary import (
     PiecePart,
     Requests,
     ScenarioResult,
+    SizePart,
     SloBound,
     Summary,
     TaskAccuracy,
@@ -46,10 +47,12 @@ from loadstone.report.pages.columns import (
     CellRow,
     show_failed,
     show_margin,
+    show_megabytes,
     show_p50,
     show_p99,
     show_percent,
     show_percents,
+    show_visual_tokens,
 )
 from loadstone.report.pages.fleet import render_fleet
 from loadstone.report.table import (
@@ -106,6 +109,9 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
     classes = [(row, part) for row in rows for part in row.cell.by_class]
     if classes:
         tables.append(_table_classes(head if len(cells) > 1 else "", classes, cells))
+    sizes = [(row, part) for row in rows for part in row.cell.by_size]
+    if sizes:
+        tables.append(_table_sizes(f"{head} · pictures", sizes, cells))
     for name, parts_of, name_part in _PARTS if explain else ():
         parts = [(row, part) for row in rows for part in parts_of(row.cell)]
         if parts:
@@ -374,6 +380,25 @@ def _table_classes(
         _row(
             f"{row.load} · {part.name}" if head else part.name, row.cell, part.requests, part, cells
         )
+        for row, part in parts
+    ]
+    return tabulate(columns, rows, style=show_verdict, spare=_SPARE)
+
+
+def _table_sizes(
+    head: str, parts: Sequence[tuple[CellRow, SizePart]], cells: Sequence[CellSummary]
+) -> Table:
+    """Make one row for each size of pictures of each cell."""
+    columns: list[Column[CellRow]] = [
+        Column(head, lambda row: row.load, "l"),
+        Column("images/s", lambda row: show_number(row.numbers.images_per_s)),
+        Column("tok each", lambda row: show_visual_tokens(row.numbers)),
+        *(RUN[key] for key in ("ttft", "ttft_p99")),
+        Column("upload", lambda row: show_share(row.numbers.upload_share, 1)),
+        Column("body MB", lambda row: show_megabytes(row.numbers.body_bytes)),
+    ]
+    rows = [
+        _row(f"{row.load} · {part.size}", row.cell, part.requests, part, cells)
         for row, part in parts
     ]
     return tabulate(columns, rows, style=show_verdict, spare=_SPARE)

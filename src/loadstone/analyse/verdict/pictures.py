@@ -1,0 +1,116 @@
+"""Asks what became of the pictures in prompts: did they come in time, and whole?"""
+
+import math
+
+import numpy as np
+
+from loadstone.analyse.pictures import visual_tokens
+from loadstone.analyse.verdict import thresholds
+from loadstone.analyse.verdict.finding import Findings, finding
+from loadstone.analyse.verdict.requests import JudgedCell
+from loadstone.core.pictures import Pictures
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
+
+
+def pictures(cell: JudgedCell) -> Findings:
+    """Find what there is to know of a cell's pictures."""
+    table = cell.plan.pictures
+    if table is None:
+        return
+    measured = cell.measured
+    with_any = table.count[cell.plan_rows(measured)] > 0
+    if not with_any.any():
+        return
+    late = cell.info.pictures_late
+    if late > thresholds.PICTURES_LATE * len(cell.requests):
+        yield finding("images_late", late=late, requests=len(cell.requests))
+    yield from _refused(cell, with_any)
+    done = measured.pick(with_any & measured.completed)
+    if not len(done):
+        return
+    rows = cell.plan_rows(done)
+    upload, ttft = _median(done.sent_end_s - done.sent_s), _median(done.first_s - done.sent_s)
+    if cell.streams and upload > thresholds.UPLOAD_SHARE * ttft:
+        yield finding("upload_dominates", upload_s=upload, share=upload / ttft)
+    seen = visual_tokens(cell.plan, rows, done.visual_tokens, done.input_tokens)
+    if np.isnan(seen).all():
+        yield finding("image_count_unknown")
+        return
+    if np.nanmedian(seen) <= 0:
+        yield finding("images_dropped", requests=int((seen <= 0).sum()), sent=len(done))
+        return
+    each = seen / table.count[rows]
+    yield from _differ(table, rows, each, np.isnan(done.visual_tokens))
+    yield from _rescaled(table, table.shape[rows], each)
+    cached = np.nan_to_num(done.cached_tokens) / np.maximum(1.0, done.input_tokens)
+    reused = (table.group[rows] < 0) & (cached > thresholds.PICTURE_CACHED_SHARE)
+    if reused.any():
+        yield finding("image_cache_helped", requests=int(reused.sum()), sent=len(done))
+
+
+def _median(values: Floats) -> float:
+    """Return the median of the values that are there, NaN where none is."""
+    kept = values[np.isfinite(values)]
+    return float(np.median(kept)) if len(kept) else math.nan
+
+
+def _refused(cell: JudgedCell, with_any: Bools) -> Findings:
+    """Find requests that were refused for their pictures."""
+    told = [
+        str(error)
+        for error, status, shown in zip(
+            cell.measured.error, cell.measured.http_status, with_any, strict=True
+        )
+        if shown and status == 400 and "image" in str(error).lower()
+    ]
+    if told:
+        yield finding("images_refused", requests=len(told), said=told[0])
+
+
+def _differ(table: Pictures, rows: Ints64, each: Floats, by_difference: Bools) -> Findings:
+    """Find sizes of which the server counts other tokens than planned; by difference the markers
+    around a picture are counted too."""
+    numbers = table.shape[rows]
+    wrong: dict[int, float] = {}
+    for number in np.unique(numbers).tolist():
+        shape, chosen = table.shapes[number], (numbers == number) & np.isfinite(each)
+        if shape.tokens is None or not chosen.any():
+            continue
+        counted = float(np.median(each[chosen]))
+        slack = max(2, shape.markers) if by_difference[chosen].any() else 0
+        if abs(counted - shape.tokens) > slack:
+            wrong[number] = counted
+    if wrong:
+        number, counted = max(wrong.items(), key=lambda pair: table.shapes[pair[0]].pixels)
+        shape = table.shapes[number]
+        scale = math.sqrt(counted / (shape.tokens or 1))
+        like = f"{round(shape.width * scale)}x{round(shape.height * scale)}"
+        yield finding(
+            "visual_tokens_differ",
+            sizes=len(wrong),
+            size=shape.size,
+            counted=counted,
+            planned=shape.tokens,
+            like=like,
+        )
+
+
+def _rescaled(table: Pictures, numbers: Array, each: Floats) -> Findings:
+    """Find that large pictures become no more tokens than small ones, where the model's own rule
+    makes more of them."""
+    known = sorted(np.unique(numbers[np.isfinite(each)]), key=lambda n: table.shapes[n].pixels)
+    first, last = table.shapes[known[0]], table.shapes[known[-1]]
+    counts = [float(np.nanmedian(each[numbers == number])) for number in known]
+    area = last.pixels / first.pixels
+    by_rule = (last.full or math.inf) / (first.full or 1)
+    flat = counts[-1] < thresholds.FLAT_TOKENS * counts[0]
+    if area >= thresholds.FLAT_AREA and flat and by_rule >= thresholds.FLAT_TOKENS:
+        yield finding(
+            "images_rescaled",
+            first=first.size,
+            last=last.size,
+            area=area,
+            least=min(counts),
+            most=max(counts),
+            limit=last.limit,
+        )

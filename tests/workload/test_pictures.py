@@ -1,0 +1,187 @@
+"""Pictures in prompts: what is asked for, and that they are always the same."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.pictures import PictureShape
+from loadstone.core.plan import Plan
+from loadstone.measure.wire.wire import find_wire
+from loadstone.workload.options import Options
+from loadstone.workload.pictures import PictureWriter, draw_pixels, encode, picture_size
+from loadstone.workload.planning import plan_of
+from loadstone.workload.prompts import PromptWriter, Vocabulary
+
+WORDS = Vocabulary("text", words=("the", "cat", "sat"))
+
+
+def planned(**options: Any) -> Plan:
+    return plan_of(Options.read(concurrency="2", requests="40", input="32", output="4", **options))
+
+
+def test_each_request_has_the_pictures_that_are_asked_for() -> None:
+    plan = planned(images="uniform:1:3", image_size="64x48,32x16:0.25")
+    requests = [request.pictures for request in plan]
+    assert all(pictures is not None for pictures in requests)
+    assert {pictures.images for pictures in requests if pictures} == {1, 2, 3}
+    sizes = [pictures.shape.size for pictures in requests if pictures]
+    assert set(sizes) == {"64x48", "32x16"}
+    assert 0.1 < sizes.count("32x16") / len(sizes) < 0.45
+    assert all(pictures.group is None for pictures in requests if pictures)
+
+
+def test_text_draws_what_it_draws_without_pictures() -> None:
+    plain, pictured = planned(), planned(images="1")
+    assert plain.pictures is None
+    for name in Plan.COLUMNS:
+        np.testing.assert_array_equal(getattr(plain, name), getattr(pictured, name))
+    assert plain.plan_id != pictured.plan_id
+
+
+def test_a_uniform_size_lies_between_its_bounds_and_a_group_has_one_size() -> None:
+    plan = planned(images="1", image_size="uniform:64x64:128x256", image_groups=3)
+    by_group: dict[Any, set[str]] = {}
+    for request in plan:
+        assert request.pictures is not None
+        shape = request.pictures.shape
+        assert 64 <= shape.width <= 128
+        assert 64 <= shape.height <= 256
+        by_group.setdefault(request.pictures.group, set()).add(shape.size)
+    assert sorted(by_group) == [0, 1, 2]
+    assert all(len(sizes) == 1 for sizes in by_group.values())
+
+
+def test_a_plan_with_pictures_is_stored_and_read(tmp_path: Path) -> None:
+    plan = planned(images="uniform:1:2", image_size="uniform:64x64:128x256", image_groups=5)
+    run_folder.write_plan(tmp_path / "plan.parquet", plan)
+    assert run_folder.read_plan(tmp_path / "plan.parquet").plan_id == plan.plan_id
+
+
+def test_classes_have_pictures_of_their_own() -> None:
+    classes = [
+        "text,share=0.5,input=32,output=4",
+        "large,share=0.25,input=32,output=4,images=2,image_size=640x480",
+        "small,share=0.25,input=32,output=4,images=1,image_size=64x48,image_format=png",
+    ]
+    plan = plan_of(Options.read(rate="10", requests="40", classes=classes))
+    seen = {
+        (
+            request.traffic_class,
+            request.pictures and (request.pictures.images, request.pictures.shape.size),
+        )
+        for request in plan
+    }
+    assert seen == {(0, None), (1, (2, "640x480")), (2, (1, "64x48"))}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": "64x64"}, "--images"),
+        ({"images": "0"}, "--images"),
+        ({"images": "99"}, "at most 64"),
+        ({"images": "1", "image_size": "64"}, "--image-size"),
+        ({"images": "1", "image_size": "64x64:-1"}, "weight"),
+        ({"images": "1", "image_size": "64x64:1,32x32"}, "nothing is left"),
+        ({"images": "1", "image_size": "uniform:64x64:32x32"}, "smallest"),
+        ({"images": "1", "image_size": "uniform:64x64"}, "smallest"),
+        ({"images": "1", "image_format": "gif"}, "--image-format gif"),
+        ({"images": "1", "image_format": "png:9"}, "--image-format png:9"),
+        ({"images": "1", "image_format": "jpeg:99"}, "1 to 95"),
+        ({"images": "1", "image_content": "cat"}, "image-content"),
+        ({"images": "1", "image_groups": 0}, "image-groups"),
+    ],
+)
+def test_odd_pictures_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        planned(**options)
+    assert "\n" not in str(error.value)
+
+
+DIGESTS = {
+    "photo": "93ebb9fe55ffa88e",
+    "noise": "7c6e23f4fb2f3bb5",
+    "solid": "a6359fe0ced3bee5",
+}
+
+
+@pytest.mark.parametrize("content", DIGESTS)
+def test_pixels_are_the_same_everywhere(content: str) -> None:
+    pixels = draw_pixels("0/salt/picture/0-0-0", 100, 70, content)
+    assert pixels.shape == (70, 100, 3)
+    assert hashlib.sha256(pixels.tobytes()).hexdigest()[:16] == DIGESTS[content]
+
+
+def test_pictures_are_new_after_any_scaling_down() -> None:
+    small = [
+        draw_pixels(f"k{number}", 640, 480, "photo")[::64, ::64].tobytes() for number in range(50)
+    ]
+    assert len(set(small)) == 50
+
+
+def test_files_hold_the_pixels_and_say_their_size() -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = draw_pixels("k", 90, 33, "photo")
+    png, jpeg = (
+        encode(pixels, PictureShape(90, 33, format="png")),
+        encode(pixels, PictureShape(90, 33)),
+    )
+    assert np.array_equal(np.asarray(image.open(io.BytesIO(png))), pixels)
+    off = np.asarray(image.open(io.BytesIO(jpeg))).astype(int) - pixels
+    assert np.abs(off).mean() < 5
+    assert [picture_size(base64.b64encode(file).decode()) for file in (png, jpeg)] == [(90, 33)] * 2
+    assert picture_size("bm8gcGljdHVyZQ==") is None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path"),
+    [
+        ("chat", ["image_url", "url"]),
+        ("responses", ["image_url"]),
+        ("messages", ["source", "data"]),
+    ],
+)
+def test_each_api_gets_pictures_in_its_own_words(endpoint: str, path: list[str]) -> None:
+    plan = planned(images="2", image_size="40x20", image_format="png", image_place="last")
+    assert plan.pictures is not None
+    prompts = PromptWriter(WORDS, seed=plan.seed, salt="s", chat=True)
+    prompt = prompts.write(plan.request(0, 3))
+    spell = find_wire(endpoint).spell
+    if spell is not None:
+        prompt = spell(prompt, None)
+    writer = PictureWriter(plan.pictures.shapes, seed=plan.seed, salt="s")
+    filled = writer.fill(b'{"messages":%b}' % prompt.partition(b',"instructions"')[0])
+    content = json.loads(filled.body)["messages"][0]["content"]
+    assert len(content) == 3
+    assert content[0]["type"] in ("text", "input_text")
+    files = []
+    for part in content[1:]:
+        found = part
+        for step in path:
+            found = found[step]
+        files.append(found.rpartition(",")[2])
+    assert len(set(files)) == 2
+    assert picture_size(files[0]) == (40, 20)
+    assert filled.picture_bytes == pytest.approx(sum(map(len, files)) * 3 / 4, abs=4)
+
+
+def test_groups_share_files_and_others_do_not() -> None:
+    shapes = planned(images="1", image_size="40x20", image_format="png").pictures
+    assert shapes is not None
+    writer = PictureWriter(shapes.shapes, seed=0, salt="s")
+    mark = b"\\u0002picture:0:%b\\u0003"
+    assert writer.fill(mark % b"0/1-0") == writer.fill(mark % b"0/1-0")
+    assert writer.fill(mark % b"0-1-0") != writer.fill(mark % b"0-2-0")
+    assert PictureWriter(shapes.shapes, seed=0, salt="t").fill(mark % b"0-1-0") != writer.fill(
+        mark % b"0-1-0"
+    )
