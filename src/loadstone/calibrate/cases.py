@@ -27,7 +27,7 @@ from loadstone.catalogue import Deployment, Worker
 from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Load, Plan
+from loadstone.core.plan import Inputs, Load, Plan
 from loadstone.core.summary import DraftFigures
 from loadstone.core.vectors import Bools, Floats, Ints64
 from loadstone.engines import rules_of
@@ -72,7 +72,8 @@ class Case:
     """One point that can be simulated as a closed loop of users, or as one static batch, on all its
     schedulers. The first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT.
     All prompts begin with the same `cached` tokens. Of pools there is their `fleet`, with the
-    policy and the work of a worker that decodes.
+    policy and the work of a worker that decodes. Of requests for vectors or scores there are the
+    `texts`, and their E2E is the point's TTFT.
     """
 
     point: Point
@@ -87,6 +88,15 @@ class Case:
     cached: int = 0
     drafts: DraftFigures | None = None
     fleet: Fleet | None = None
+    texts: Inputs | None = None
+
+    @property
+    def lengths(self) -> Ints64:
+        """Return the tokens of each sequence that is read: of a prompt, or of a text."""
+        if self.texts is None:
+            return self.inputs
+        rows = range(len(self.inputs))
+        return np.array([n for row in rows for n in self.texts.sequences(row)], np.int64)
 
     @property
     def worker(self) -> Worker:
@@ -94,7 +104,10 @@ class Case:
         return self.deployment.decoder
 
     def plan(self) -> Plan:
-        return _plan(self.users, self.inputs, self.outputs, self.point.row, self.times, self.cached)
+        row = self.point.row
+        plan = _plan(self.users, self.inputs, self.outputs, row, self.times, self.cached)
+        plan.inputs = self.texts
+        return plan
 
 
 def case_of(point: Point, profile: str | None = None) -> Case:
@@ -486,7 +499,7 @@ def middle_of(case: Case) -> Callable[[Floats], np.floating[Any]]:
 def _means(case: Case, outcome: Outcome) -> dict[str, float]:
     """Return the row of one case, by column of CaseTable."""
     middle = middle_of(case)
-    mean = float(case.inputs.mean()) - case.cached
+    mean = float(case.lengths.mean()) - case.cached
     sequences = max(1.0, outcome.chunk_tokens / mean)
     # A chunk of a longer prompt has on average half the prompt before it.
     new = min(mean, outcome.chunk_tokens)
@@ -505,7 +518,7 @@ def _means(case: Case, outcome: Outcome) -> dict[str, float]:
         "q": outcome.prompt_steps / max(1.0, decode_steps),
         "rate": outcome.output_tokens / outcome.duration_s,
         "ttft_s": float(middle(outcome.ttft_s)),
-        "tpot_s": float(middle(outcome.tpot_s)),
+        "tpot_s": float(middle(outcome.tpot_s)) if len(outcome.tpot_s) else math.nan,
         "held_back": outcome.held_back,
     }
 

@@ -23,6 +23,7 @@ from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.document import Document
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Inputs
 from loadstone.core.summary import CellSummary
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
 from loadstone.predict.step_time.work import Work, work_of
@@ -119,7 +120,11 @@ def calibrate(
 def _middle_of(
     values: Mapping[Quantity, list[float]], middle: Callable[[list[float]], float]
 ) -> dict[Quantity, float]:
-    return {key: middle(numbers) for key, numbers in values.items() if numbers}
+    return {
+        key: middle(numbers)
+        for key, numbers in values.items()
+        if numbers and not np.isnan(numbers).any()
+    }
 
 
 def _error(gaps: list[float]) -> float:
@@ -216,10 +221,15 @@ def cases_of_runs(
 def _case(
     folder: Path, number: int, cell: CellSummary, deployment: Deployment, work: Work, row: int
 ) -> Case | None:
-    """Make a case of one cell; None where it has no TPOT."""
+    """Make a case of one cell; None where it has no TPOT, but of vectors or scores, which have none
+    and whose E2E stands for TTFT."""
     metrics, load = cell.metrics, cell.load
-    tpot_s = metrics.tpot_s and metrics.tpot_s.p50
-    if not tpot_s:
+    tpot_s = metrics.tpot_s.p50 if metrics.tpot_s is not None else None
+    first = metrics.ttft_s
+    is_pooled = cell.rate_name != "output_tokens_per_s"
+    if is_pooled:
+        first = metrics.e2e_s
+    elif not tpot_s:
         return None
     cached = (metrics.cached_input_tokens or 0) / max(1, metrics.input_tokens or 0)
     if cached > _MAX_CACHED:
@@ -227,15 +237,15 @@ def _case(
             f"{folder}: {cached:.0%} of a load's prompt tokens were in the prefix cache, which is"
             " not simulated here; calibrate on a run whose prompts share no prefix"
         )
-    names = ["sent_s", "input_tokens", "output_tokens", "phase", "status"]
+    names = ["sent_s", "input_tokens", "output_tokens", "phase", "status", "request_id"]
     table = run_folder.read_columns(folder, names, number)
-    sent_s, inputs, outputs, phase, status = (
+    sent_s, inputs, outputs, phase, status, ids = (
         table.column(name).to_numpy(zero_copy_only=False) for name in names
     )
     # Without its warm-up a closed loop of equal lengths would start and stay in lock-step. A
     # burst's is over before.
     usable = (status == "ok") & ((phase == "measure") | (load.kind != "burst"))
-    usable &= np.isfinite(inputs.astype(float)) & (outputs.astype(float) >= 2)
+    usable &= np.isfinite(inputs.astype(float)) & (outputs.astype(float) >= (1 if is_pooled else 2))
     order = np.flatnonzero(usable)[np.argsort(sent_s[usable], kind="stable")]
     if not len(order):
         return None
@@ -245,21 +255,23 @@ def _case(
         source=str(folder),
         load=load.kind,
         load_value=float(load.value),
-        ttft_s=(metrics.ttft_s and metrics.ttft_s.p50) or None,
+        ttft_s=(first and first.p50) or None,
         tpot_s=tpot_s,
         output_tokens_per_s=metrics.output_tokens_per_s,
         stat="median",
         fold="the user's",
     )
     inputs, outputs = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
-    drafts = cell.drafts
+    drafts, keep = cell.drafts, order[:MOST_REQUESTS]
+    texts = _texts(folder, number, ids[keep]) if is_pooled else None
+    if texts is not None:
+        outputs = np.ones_like(outputs)
     try:
         fleet, policy = fit_fleet(
             deployment, inputs + outputs, drafts.acceptance if drafts else None
         )
     except InputError as reason:
         raise InputError(f"--deployment: {reason}") from reason
-    keep = order[:MOST_REQUESTS]
     # Where more than the ends of answers says when requests come, they come when they came.
     at_times = load.kind == "rate" or load.unit == "sessions" or load.profile
     return Case(
@@ -274,4 +286,18 @@ def _case(
         warm,
         drafts=drafts,
         fleet=fleet,
+        texts=texts,
     )
+
+
+def _texts(folder: Path, number: int, ids: Sequence[str]) -> Inputs | None:
+    """Return the texts of requests for vectors or scores, by the requests' ids, as the model reads
+    them."""
+    plan, target = run_folder.read_plan(folder), run_folder.read_info(folder).target
+    if plan.inputs is None:
+        return None
+    rows = [plan.row(number, int(name.rpartition("-")[2])) for name in ids]
+    texts = plan.inputs.take(np.array(rows))
+    if target is not None and target.pairs:
+        texts.pairs = target.overhead_tokens
+    return texts
