@@ -54,7 +54,7 @@ def few_rounds(cell: JudgedCell) -> Findings:
         "few_rounds",
         span_s=np.ptp(sent_s),
         after_s=last_s.max() - sent_s.max(),
-        tokens_per_s=metrics.output_tokens_per_s,
+        tokens_per_s=None if cell.plan.inputs is not None else metrics.output_tokens_per_s,
     )
 
 

@@ -54,9 +54,10 @@ def attach(server: Server, needs: Requirements) -> Attached:
     vocabulary = find_vocabulary(server, target, spec, needs)
     target.prompt_kind, target.overhead_tokens = vocabulary.kind, vocabulary.overhead_tokens
     if find_wire(spec.endpoint).has_queries:
-        # What is added is added to each pair: lengths are those of query and document alone.
-        vocabulary = msgspec.structs.replace(vocabulary, overhead_tokens=0)
         target.pairs = counts_pairs(server, spec, vocabulary.words)
+        # What is added to a pair is none of its texts'; read by itself, each has its half of it.
+        added = 0 if target.pairs else target.overhead_tokens // 2
+        vocabulary = msgspec.structs.replace(vocabulary, overhead_tokens=added)
     return Attached(target, vocabulary, spec)
 
 
