@@ -12,6 +12,7 @@ import msgspec
 from loadstone.analyse.stored_run import read_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.plan import POOLING_TASKS
 from loadstone.core.provenance import Provenance
 from loadstone.core.summary import SearchSummary, Summary
 from loadstone.predict.simulator.fleet import fleet_of
@@ -80,6 +81,8 @@ def simulated(read: StudyFile) -> Measure:
         options = {
             name: value for name, value in options.items() if name.rstrip("_") in simulated_names
         }
+        if options.get("endpoint") not in POOLING_TASKS:
+            options.pop("endpoint", None)  # by which API text is asked for, nothing says here
         # A simulation of the same plan is the same: each repeat draws its own.
         options["seed"] = read.study.seed + cell.repeat - 1
         carry_out = find_max if cell.is_search else simulate
