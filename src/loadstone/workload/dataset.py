@@ -40,6 +40,7 @@ from loadstone.core.text import excerpt
 from loadstone.workload.draw import LENGTHS, Draw, Rows, ServerLimits, Workload, roll, text_rows
 from loadstone.workload.files import BadItem, decode, open_requests
 from loadstone.workload.lengths import Length
+from loadstone.workload.media import MEDIA, embed_files
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -135,7 +136,11 @@ class Dataset(Workload, msgspec.Struct, frozen=True):
             "bad": self.bad,
             "output": msgspec.to_builtins(output),
         }
-        present = {"dropped": self.dropped, "too_long": self.too_long}
+        texts = [*self.prompts, *(turn for turns in self.turns for turn in turns)]
+        parts = [
+            kind for kind in sorted(MEDIA) if any(f'"type":"{kind}"' in text for text in texts)
+        ]
+        present = {"dropped": self.dropped, "too_long": self.too_long, "parts": parts}
         return described | {name: value for name, value in present.items() if value}
 
     def rows(self, draw: Draw) -> Rows:
@@ -241,7 +246,7 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
                 f"{path}: a table with named columns; give JSONL, an object with a prompt on each"
                 " line (a trace goes with --trace)"
             )
-        items = _Items("text" if file.kind == "text" else "", conversations)
+        items = _Items("text" if file.kind == "text" else "", conversations, path.parent)
         items_asked: list[_Asked] = []
         skipped = 0
         for number, item in file.read(items.read):
@@ -275,8 +280,8 @@ _Asked = tuple[str, int | None, list[str]]
 class _Items:
     """Reads items that are like the first."""
 
-    def __init__(self, format: str, conversations: bool) -> None:
-        self.format, self._conversations = format, conversations
+    def __init__(self, format: str, conversations: bool, folder: Path) -> None:
+        self.format, self._conversations, self._folder = format, conversations, folder
         self.dropped = Counter[str]()
         self._field: str | None = None
 
@@ -289,6 +294,7 @@ class _Items:
         if not self.format:
             self._field = field_of(item)
             self.format = FORMATS[self._field] if self._field else "prompts"
+        embed_files(item, self._folder)
         lost: set[str] = set()
         prompt = prompt_of(item, self._field, lost)
         tokens = None if self._field is None else output_tokens_of(item)
@@ -399,9 +405,9 @@ def _messages(item: dict[str, Any], lost: set[str]) -> str | None:
     ]
     kinds = {
         str(part.get("type")) if isinstance(part, dict) else "unknown parts" for part in parts
-    } - {"text"}
+    } - {"text", *MEDIA}
     lost |= kinds
-    # An image cannot be sent to a language model, and without it the text is another question.
+    # Without a part the text is another question.
     return None if kinds else _compact(sent, item)
 
 

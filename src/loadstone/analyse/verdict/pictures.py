@@ -71,15 +71,21 @@ def _differ(table: Pictures, rows: Ints64, each: Floats, by_difference: Bools) -
     """Find sizes of which the server counts other tokens than planned; by difference the markers
     around a picture are counted too."""
     numbers = table.shape[rows]
-    wrong: dict[int, float] = {}
-    for number in np.unique(numbers).tolist():
-        shape, chosen = table.shapes[number], (numbers == number) & np.isfinite(each)
-        if shape.tokens is None or not chosen.any():
-            continue
-        counted = float(np.median(each[chosen]))
-        slack = max(2, shape.markers) if by_difference[chosen].any() else 0
-        if abs(counted - shape.tokens) > slack:
-            wrong[number] = counted
+    counts = {
+        number: float(np.nanmedian(each[numbers == number]))
+        for number in np.unique(numbers[np.isfinite(each)]).tolist()
+        if table.shapes[number].tokens is not None
+    }
+    excess = {
+        number: count - (table.shapes[number].tokens or 0) for number, count in counts.items()
+    }
+    slack, around = 0.0, set(excess.values())
+    if by_difference.any():
+        # What is added to every size alike is text around a picture, in this tokenizer's tokens.
+        alike = len(excess) > 1 and len(around) == 1 and 0 < min(around) <= thresholds.MARKER_TOKENS
+        markers = [table.shapes[number].markers for number in counts]
+        slack = min(around) if alike else max([2, *markers])
+    wrong = {number: counts[number] for number in counts if abs(excess[number]) > slack}
     if wrong:
         number, counted = max(wrong.items(), key=lambda pair: table.shapes[pair[0]].pixels)
         shape = table.shapes[number]

@@ -402,6 +402,9 @@ UPLOAD_SHARE = 0.2
 """Share of the median TTFT that a request takes to leave, from which TTFT is the network's."""
 PICTURE_CACHED_SHARE = 0.5
 """Share of a prompt's tokens that come from a cache, from which a new picture was not new."""
+MARKER_TOKENS = 16
+"""Tokens of text that a server may put around a picture: a tokenizer without such marks spells
+them."""
 FLAT_AREA, FLAT_TOKENS = 4.0, 1.1
 """Ratio of areas over which tokens that grow by less than the other ratio are bounded."""
 

@@ -187,8 +187,6 @@ def read_plan(path: Path) -> Plan:
         impossible.append("adapter")
     if inputs is not None and not _is_possible(inputs, columns["output_tokens"]):
         impossible.append("inputs")
-    if pictures is not None and not _check_within(pictures.shape, len(pictures.shapes) - 1, 0):
-        impossible.append("picture")
     impossible += _find_impossible(blocks, graph, columns["turn"], len(messages))
     if impossible:
         raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
@@ -246,9 +244,12 @@ def _blocks(table: pa.Table, tokens: int) -> Blocks:
 
 
 def _pictures(table: pa.Table, shapes: tuple[PictureShape, ...]) -> Pictures:
+    """Read the pictures of rows. Raises ValueError: of a shape that there is not."""
     shape, count, group = (
         table[name].to_numpy().astype(kind) for name, kind in _PICTURE_COLUMNS.items()
     )
+    if not _check_within(shape, len(shapes) - 1, 0):
+        raise ValueError("a picture of no shape")
     return Pictures(shapes, shape, count, group)
 
 

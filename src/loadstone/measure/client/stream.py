@@ -46,6 +46,7 @@ class Stream:
     end_ns: int | None = None
     written_ns: int | None = None  # when the kernel had taken all of it
     body_bytes: int | None = None
+    images: int = 0  # of a file
     picture_bytes: int = 0
     replica: int = 0
     reused: bool = False
@@ -204,7 +205,9 @@ class Fragments:
         drafts = answer.drafts or DraftCounts()
         since = self._clock.since_origin_s
         pictures = request.pictures
-        shape, images = (None, 0) if pictures is None else (pictures.shape, pictures.images)
+        shape, images = None, stream.images
+        if pictures is not None:
+            shape, images = pictures.shape, images + pictures.images
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
         self.events += len(stream.arrival_s)
         self._rows.append(

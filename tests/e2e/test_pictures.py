@@ -1,0 +1,209 @@
+"""Pictures in prompts, end to end: sent, counted, and each of their findings made on purpose."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Loadstone, lines
+from loadstone.core.pictures import PictureShape
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
+from loadstone.workload.pictures import draw_pixels, encode
+
+pytestmark = pytest.mark.process
+
+MODEL = "qwen3-vl-8b@1xh200"
+FEW = "--input 64 --output 4 --warmup 0 --concurrency 2 --requests 12 --endpoint chat"
+TWO_SIZES = "--image-size 64x64,640x640:0.5 --image-format png"
+
+
+@pytest.fixture(scope="module")
+def seeing() -> Iterator[TimingServer]:
+    """A server that counts pictures as Qwen3-VL does, and takes two in a request."""
+    with start(FixedLatency(), vision="qwen3-vl-8b", images=2) as server:
+        yield server
+
+
+def run_of(folder: Path) -> Path:
+    return next(path.parent for path in folder.rglob("summary.json"))
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(run_of(folder) / "records.parquet").to_pylist()
+    return rows
+
+
+def summary(folder: Path) -> Any:
+    return json.loads((run_of(folder) / "summary.json").read_text())
+
+
+def findings(folder: Path) -> dict[str, str]:
+    cell = summary(folder)["cells"][0]
+    return {found["kind"]: found["evidence"] for found in cell["verdict"]["findings"]}
+
+
+def test_pictures_are_sent_counted_and_told_by_size(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path
+) -> None:
+    asked = f"bench {seeing.url} {FEW} --images 1 {TWO_SIZES} --deployment {MODEL} --out {tmp_path}"
+    done = loadstone(*asked.split())
+    assert done.code == 0
+    rows = records(tmp_path)
+    assert {(row["pixels"], row["visual_tokens"]) for row in rows} == {(4096, 64), (409600, 400)}
+    for row in rows:
+        assert row["images"] == 1
+        assert row["visual_tokens"] == row["visual_tokens_planned"]
+        assert row["input_tokens"] == 64 + row["visual_tokens"]
+        assert row["body_bytes"] > row["picture_bytes"] * 4 / 3 > 0
+        assert row["sent_s"] <= row["sent_end_s"] <= row["end_s"]
+    sizes = summary(tmp_path)["cells"][0]["by_size"]
+    assert [part["size"] for part in sizes] == ["64x64", "640x640"]
+    assert [part["visual_tokens"] for part in sizes] == [64, 400]
+    assert sum(part["images"] for part in sizes) == 12
+    assert not [kind for kind in findings(tmp_path) if "image" in kind or "visual" in kind]
+    assert "pictures" in done.out
+    assert "640x640" in done.out
+    info = json.loads((run_of(tmp_path) / "run.json").read_text())
+    assert info["settings"]["pictures"]["library"] == "zlib"
+    assert len(info["settings"]["pictures"]["sha256"]) == 64
+
+
+PLANTS = {
+    "images_dropped": ("{blind}", f"--images 1 {TWO_SIZES}", "12 of 12"),
+    "images_refused": ("{seeing}", f"--images 3 {TWO_SIZES}", "At most 2 image"),
+    "visual_tokens_differ": (
+        "{seeing}",
+        f"--images 1 {TWO_SIZES} --deployment google/gemma-3-27b-it@1xh200",
+        "640x640 is 400 tokens at the server, 256 by the rule",
+    ),
+    "images_rescaled": ("{flat}", f"--images 1 {TWO_SIZES}", "stays at 256"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTS)
+def test_what_happens_to_pictures_is_found(
+    loadstone: Loadstone, seeing: TimingServer, timing: TimingServer, tmp_path: Path, kind: str
+) -> None:
+    target, asked, evidence = PLANTS[kind]
+    with start(FixedLatency(), vision="google/gemma-3-27b-it") as flat:
+        url = target.format(seeing=seeing.url, blind=timing.url, flat=flat.url)
+        loadstone(*f"bench {url} {FEW} {asked} --out {tmp_path}".split())
+    assert evidence in findings(tmp_path)[kind]
+
+
+def test_a_bounded_rule_is_no_rescaling(loadstone: Loadstone, tmp_path: Path) -> None:
+    with start(FixedLatency(), vision="google/gemma-3-27b-it") as flat:
+        asked = f"{FEW} --images 1 {TWO_SIZES} --deployment google/gemma-3-27b-it@1xh200"
+        loadstone(*f"bench {flat.url} {asked} --out {tmp_path}".split())
+    assert "images_rescaled" not in findings(tmp_path)
+
+
+def test_pictures_that_are_not_made_in_time_are_late(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path
+) -> None:
+    asked = "--images 1 --image-size 1000x1000 --image-format png --image-content noise"
+    load = "--input 64 --output 1 --warmup 0 --rate 500 --requests 12 --endpoint chat"
+    loadstone(*f"bench {seeing.url} {load} {asked} --out {tmp_path}".split())
+    assert "were not ready" in findings(tmp_path)["images_late"]
+    assert {row["status"] for row in records(tmp_path)} == {"ok"}
+
+
+def test_uploads_that_take_long_are_told(loadstone: Loadstone, tmp_path: Path) -> None:
+    asked = "--images 1 --image-size 1500x1500 --image-format png --image-content noise"
+    with start(FixedLatency(ttft_s=0.001), vision="qwen3-vl-8b") as server:
+        loadstone(*f"bench {server.url} {FEW} {asked} --out {tmp_path}".split())
+    assert "to leave" in findings(tmp_path)["upload_dominates"]
+
+
+def test_a_server_that_counts_nothing_leaves_it_unknown(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    with start(FixedLatency(), vision="qwen3-vl-8b", usage="none") as server:
+        loadstone(*f"bench {server.url} {FEW} --images 1 {TWO_SIZES} --out {tmp_path}".split())
+    assert "image_count_unknown" in findings(tmp_path)
+
+
+def test_the_same_pictures_come_from_a_cache_and_a_group_s_may(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    load = "--input 64 --output 2 --warmup 0 --concurrency 1 --requests 6 --images 1"
+    with start(MODEL) as engine:
+        for folder, more in (
+            ("new", ""), ("first", "--salt same"), ("again", "--salt same"),
+            ("group", "--image-groups 1"),
+        ):  # fmt: skip
+            asked = f"bench {engine.url} {load} {more} --image-size 640x640 --image-format png"
+            loadstone(*f"{asked} --endpoint chat --out {tmp_path / folder}".split())
+    found = {
+        folder: "image_cache_helped" in findings(tmp_path / folder)
+        for folder in ("new", "first", "again", "group")
+    }
+    assert found == {"new": False, "first": False, "again": True, "group": False}
+    assert max(row["cached_tokens"] for row in records(tmp_path / "group")) >= 400
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("--images 1 --endpoint completions", "chat"),
+        ("--images 1 --image-size 6000x20 --deployment " + MODEL, "200 times"),
+        ("--images 1 --image-format bmp", "jpeg:85"),
+        ("--image-size 64x64", "--images"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path, asked: str, message: str
+) -> None:
+    done = loadstone(*f"bench {seeing.url} {asked} --requests 2 --out {tmp_path}".split())
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_pictures_of_a_data_set_are_sent(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path
+) -> None:
+    file = encode(draw_pixels("k", 640, 640, "photo"), PictureShape(640, 640, format="png"))
+    (tmp_path / "cat.png").write_bytes(file)
+    urls = ["cat.png", "data:image/png;base64," + base64.b64encode(file).decode()]
+    items = [
+        {"messages": [{"role": "user", "content": [
+            {"type": "text", "text": "what is this"},
+            {"type": "image_url", "image_url": {"url": url}},
+        ]}]}
+        for url in urls
+    ]  # fmt: skip
+    (tmp_path / "items.jsonl").write_text(lines(*items))
+    asked = f"bench {seeing.url} --dataset {tmp_path / 'items.jsonl'} --output 4 --warmup 0"
+    done = loadstone(*f"{asked} --concurrency 1 --requests 4 --out {tmp_path / 'runs'}".split())
+    assert done.code == 0
+    rows = records(tmp_path / "runs")
+    assert {(row["images"], row["visual_tokens"]) for row in rows} == {(1, 400)}
+    assert {row["picture_bytes"] for row in rows} == {len(file)}
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://example.com/cat.png", "http"),
+        ("missing.png", "missing.png"),
+        ("../secret.png", "beside"),
+    ],
+)
+def test_pictures_that_lie_elsewhere_are_refused(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path, url: str, message: str
+) -> None:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    item = {"messages": [{"role": "user", "content": [part]}]}
+    (tmp_path / "items.jsonl").write_text(lines(item))
+    asked = f"bench {seeing.url} --dataset {tmp_path / 'items.jsonl'} --output 4 --requests 2"
+    done = loadstone(*f"{asked} --out {tmp_path / 'runs'}".split())
+    assert done.code == 2
+    assert message in done.err
+    assert "line 1" in done.err
