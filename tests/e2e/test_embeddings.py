@@ -1,0 +1,198 @@
+"""Embeddings and reranking against servers: one of fixed times, a scripted one that answers as Text
+Embeddings Inference does, and llama.cpp's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Ask, Loadstone, ScriptedServer, Send
+from loadstone.core.errors import InputError
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.engines.process import ServerProcess
+
+RUN = ("--concurrency", 2, "--requests", 12, "--json")
+FEW = ("--concurrency", 1, "--requests", 3, "--json")
+
+
+def test_inputs_are_counted_and_nothing_is_streamed(loadstone: Loadstone) -> None:
+    asked = ("--endpoint", "embeddings", "--inputs", 8, "--input", 32, "--slo", "e2e_p99<10s")
+    outcome = loadstone("bench", "--sim", "ttft=5ms,itl=1ms", *asked, *RUN)
+    assert outcome.code == 0, outcome.err
+    metrics = outcome.cell["metrics"]
+    assert (metrics["ttft_s"], metrics["tpot_s"], metrics["output_tokens"]) == (None, None, None)
+    assert metrics["input_tokens"] == 12 * 8 * 32
+    assert metrics["inputs_per_s"] == pytest.approx(8 * metrics["requests_per_s"])
+    assert metrics["e2e_s"]["min"] >= 0.012
+    assert outcome.cell["slo"][0]["met"]
+    shown = loadstone("show", outcome.folder).out
+    assert "inputs/s" in shown
+    assert "TTFT" not in shown
+    assert "out tok/s" not in shown
+
+
+@pytest.mark.parametrize("endpoint", ["rerank", "score"])
+def test_documents_are_counted_with_their_query(endpoint: str, loadstone: Loadstone) -> None:
+    asked = ("--endpoint", endpoint, "--input", 20, "--documents", 10, "--document", 100)
+    outcome = loadstone("bench", "--sim", "ttft=1ms,itl=0ms", *asked, *RUN)
+    assert outcome.code == 0, outcome.err
+    metrics = outcome.cell["metrics"]
+    assert metrics["input_tokens"] == 12 * 10 * 120
+    assert metrics["documents_per_s"] == pytest.approx(10 * metrics["requests_per_s"])
+    assert not {"input_length", "inputs_truncated"} & kinds(outcome)
+
+
+def kinds(outcome: object) -> set[str]:
+    return {finding["kind"] for finding in outcome.cell["verdict"]["findings"]}  # type: ignore[attr-defined]
+
+
+def test_texts_that_are_cut_are_told(loadstone: Loadstone) -> None:
+    cut = ("--extra-body", '{"truncate_prompt_tokens": 16}')
+    outcome = loadstone(
+        "bench", "--sim", "ttft=1ms,itl=0ms", "--endpoint", "embeddings", "--input", 32, *cut, *FEW
+    )
+    (found,) = [
+        each for each in outcome.cell["verdict"]["findings"] if each["kind"] == "inputs_truncated"
+    ]
+    assert found["values"] == {"truncated": 3, "requests": 3, "read_share": 0.5}
+
+
+LIMIT = 64
+
+
+def answer_as_tei(ask: Ask, send: Send) -> None:
+    """Its own paths, plain arrays, tokens in a header; longer texts are cut."""
+    if ask.path == "/info":
+        about = {"model_id": "BAAI/bge-m3", "max_input_length": LIMIT, "version": "1.8.0"}
+        return respond(send, 200, about)
+    if ask.path not in ("/embed", "/rerank"):
+        return respond(send, 404, {"error": "not found"})
+    body = json.loads(ask.body)
+    if ask.path == "/embed":
+        texts = body["inputs"]
+        texts = [texts] if isinstance(texts, str) or isinstance(texts[0], int) else texts
+    else:
+        texts = [f"{body['query']} {text}" for text in body["texts"]]
+    if len(texts) > 16:
+        error = {
+            "error": "batch size 17 > maximum allowed batch size 16",
+            "error_type": "Validation",
+        }
+        return respond(send, 422, error)
+    sizes = [len(text.split() if isinstance(text, str) else text) + 2 for text in texts]
+    found = [[float(hash(str(text)) % 997 + 1), 1.0] for text in texts]
+    said = (
+        found
+        if ask.path == "/embed"
+        else [{"index": n, "score": each[0]} for n, each in enumerate(found)]
+    )
+    return respond(send, 200, said, sum(min(size, LIMIT) for size in sizes))
+
+
+def respond(send: Send, status: int, said: object, tokens: int | None = None) -> None:
+    body = json.dumps(said).encode()
+    counted = "" if tokens is None else f"x-compute-tokens: {tokens}\r\n"
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{counted}content-length: {len(body)}\r\n\r\n"
+    send(head.encode() + body)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens", "found"),
+    [
+        (("embeddings", "--inputs", 4, "--input", 32), 12 * 4 * 32, None),
+        (("rerank", "--documents", 5, "--input", 8, "--document", 20), 12 * 5 * 30, None),
+        (("embeddings", "--input", 100), 12 * LIMIT, "inputs_truncated"),
+        (("embeddings", "--inputs", 17, "--input", 8), None, "request_errors"),
+    ],
+)
+def test_its_own_form_is_found_and_counted_by_its_header(
+    asked: tuple[object, ...], tokens: int | None, found: str | None, loadstone: Loadstone
+) -> None:
+    with ScriptedServer(answer_as_tei, meets=True) as server:
+        outcome = loadstone("bench", server.url, "--endpoint", *asked, *RUN)
+    assert outcome.code == 0, outcome.err
+    target = outcome.document["target"]
+    assert (target["engine"], target["model"], target["max_model_tokens"]) == (
+        "Text Embeddings Inference", "BAAI/bge-m3", LIMIT,
+    )  # fmt: skip
+    assert outcome.cell["metrics"]["input_tokens"] == tokens
+    assert (
+        {"inputs_truncated", "request_errors", "input_length", "vectors_alike"} & kinds(outcome)
+    ) == ({found} if found else set())
+    if found == "request_errors":
+        evidence = str(outcome.cell["verdict"]["findings"])
+        assert "--max-client-batch-size" in evidence
+
+
+def test_a_server_without_the_api_is_told_so_in_one_line(loadstone: Loadstone) -> None:
+    with ScriptedServer(answer_as_tei, meets=True) as server:
+        line = loadstone("bench", server.url, "--endpoint", "score", *FEW).line()
+    assert "has no score" in line
+
+
+# --- llama.cpp's own server -----------------------------------------------------------------------
+
+
+def serve(folder: Path, *flags: str) -> ServerProcess:
+    try:
+        _ = llama_cpp.find() or llama_cpp.fetch()
+    except InputError as error:
+        pytest.skip(str(error))
+    return llama_cpp.launch(slots=4, context_tokens=1024, log_path=folder / "log", flags=flags)
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serve(tmp_path_factory.mktemp("embedder"), "--embedding", "--pooling", "mean") as server:
+        yield server
+
+
+def test_llama_cpp_gives_vectors_of_exact_lengths(
+    embedder: ServerProcess, loadstone: Loadstone
+) -> None:
+    asked = (
+        "--endpoint",
+        "embeddings",
+        "--inputs",
+        4,
+        "--input",
+        48,
+        "--extra-body",
+        '{"dimensions": 64}',
+    )
+    outcome = loadstone("bench", embedder.url, *asked, *RUN)
+    assert outcome.code == 0, outcome.err
+    assert outcome.cell["metrics"]["input_tokens"] == 12 * 4 * 48
+    (found,) = [
+        each for each in outcome.cell["verdict"]["findings"] if each["kind"] == "dimensions_ignored"
+    ]
+    assert found["values"] == {"asked": 64, "came": 256}
+
+
+def test_an_input_beyond_the_physical_batch_names_its_flag(
+    embedder: ServerProcess, loadstone: Loadstone
+) -> None:
+    outcome = loadstone("bench", embedder.url, "--endpoint", "embeddings", "--input", 600, *FEW)
+    assert outcome.cell["requests"]["error"] == 3
+    (found,) = [
+        each for each in outcome.cell["verdict"]["findings"] if each["kind"] == "request_errors"
+    ]
+    assert "--ubatch-size" in found["remedy"]
+
+
+def test_a_reranker_reads_all_documents_whatever_comes_back(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
+    with serve(tmp_path, "--reranking") as server:
+        asked = ("--endpoint", "rerank", "--input", 20, "--documents", 10, "--document", 100)
+        outcome = loadstone("bench", server.url, *asked, "--extra-body", '{"top_n": 3}', *FEW)
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["target"]["pairs"]
+    assert outcome.cell["metrics"]["input_tokens"] >= 3 * 10 * 120
+    assert outcome.cell["metrics"]["documents_per_s"] == pytest.approx(
+        10 * outcome.cell["metrics"]["requests_per_s"]
+    )
+    assert not {"input_length", "inputs_truncated"} & kinds(outcome)
