@@ -379,8 +379,11 @@ def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
         np.searchsorted(last, middle_s, "right"),
     )
     measured = slice(requests.warm, None)
+    prompts = requests.input_tokens[measured]
+    if requests.sequences:  # what a step takes whole is one of a request's texts
+        prompts = [tokens for texts in requests.sequences[measured] for tokens in texts]
     lengths = Lengths(
-        float(np.mean(requests.input_tokens[measured])),
+        float(np.mean(prompts)),
         max(2.0, float(np.mean(requests.output_tokens[measured]))),
         float(np.mean(run.cached_tokens[measured])),
         adapter_shares(requests.adapter[measured]),
