@@ -146,7 +146,7 @@ def started(options: str) -> str:
         ),
         ("engine=sglang,lora_paths=a=/x", "--enable-lora --lora-paths a=/x"),
         (
-            "engine=sglang,max_lora_rank=16,lora_target_modules=all",
+            "engine=sglang,max_lora_rank=16",
             "--enable-lora --max-lora-rank 16 --lora-target-modules all",
         ),
         ("engine=llama.cpp,lora=a=/a.gguf+b=/b.gguf", "--lora /a.gguf --lora /b.gguf"),
@@ -163,7 +163,7 @@ def test_engines_are_started_with_adapters(options: str, flags: str) -> None:
         ("version=0.2.7,max_loras=2", "vllm 0.2.7 does not have it; 0.3"),
         ("engine=sglang,version=0.4.9,lora_paths=a=/x", "sglang 0.4.9 does not have it"),
         ("engine=tensorrt-llm,version=0.17,lora_modules=a=/x", "version=1.0"),
-        ("engine=sglang,enable_lora", "largest rank and modules"),
+        ("engine=sglang,enable_lora", "largest rank; write"),
         ("lora_modules=a", "no NAME=PATH"),
         ("engine=mlx-lm,enable_lora", "no command of mlx-lm"),
     ],

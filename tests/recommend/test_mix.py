@@ -22,8 +22,10 @@ from loadstone.predict.simulator.parts import hasten
 from loadstone.predict.steady_state import Lengths, SteadyState
 from loadstone.recommend.demand.classes import classes_of
 from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.planning import plan_for
 from loadstone.recommend.demand.traffic import traffic_of
 from loadstone.recommend.recommend import recommend_mix
+from loadstone.recommend.search.layouts import list_machines
 from loadstone.recommend.tell.mixed import MixRecommendation
 from loadstone.workload.mix import ClassRequest
 from loadstone.workload.options import Options, options_of
@@ -289,25 +291,29 @@ def test_the_command_prints_the_decision_and_writes_a_page(loadstone, tmp_path: 
 
 
 BASE = "base,share=3,input=512,output=64,slo=ttft_p99<2s,tpot_p99<80ms"
+ENGINES = ("vllm", "sglang")
 LEGAL = BASE.replace("base,share=3", "legal,share=1") + ",adapter=legal"
 USERS = BASE.replace("base,share=3", "users,share=1") + ",adapters=20"
 
 
+def slots(options: RecommendOptions, of_mix: tuple[ClassRequest, ...]) -> dict[str, str | None]:
+    """Return the slots for adapters that each engine's deployments have."""
+    planning = plan_for(options, classes=of_mix)
+    return {worker.engine: worker.argument("max_loras") for worker in list_machines(planning)}
+
+
 def test_a_fleet_of_several_adapters_has_a_slot_for_each() -> None:
-    classes = classes_of(asked(BASE, LEGAL, USERS))
-    arguments = {
-        chosen: classes.ask(chosen)[0].search.arguments
-        for chosen in ((0,), (1,), (0, 1), (0, 1, 2))
-    }
+    classes = classes_of(asked(BASE, LEGAL, USERS, engine=ENGINES))
     # One adapter alone is merged into the weights: a deployment of its own without slots.
-    assert arguments[0,] == arguments[1,] == ()
-    assert arguments[0, 1] == ("max_loras=1", "max_lora_rank=16")
-    assert arguments[0, 1, 2] == ("max_loras=21", "max_lora_rank=16")
+    assert slots(*classes.ask((0,))) == slots(*classes.ask((1,))) == dict.fromkeys(ENGINES)
+    # SGLang needs a slot for requests without an adapter too.
+    assert slots(*classes.ask((0, 1))) == {"vllm": "1", "sglang": "2"}
+    assert slots(*classes.ask((0, 1, 2))) == {"vllm": "21", "sglang": "22"}
     options, of_mix = classes.ask((2,))
-    assert options.search.arguments == ("max_loras=20", "max_lora_rank=16")
+    assert slots(options, of_mix) == {"vllm": "20", "sglang": "20"}
     assert len(traffic_of(options, 0, classes=of_mix).lengths.adapters) == 20
     mine = classes_of(asked(BASE, LEGAL, arguments=("max_loras=4",)))
-    assert list(mine.ask((0, 1))[0].search.arguments) == ["max_loras=4"]
+    assert slots(*mine.ask((0, 1))) == {"vllm": "4"}
 
 
 def test_adapters_on_one_fleet_against_a_deployment_for_each() -> None:

@@ -328,12 +328,13 @@ class Sglang(EngineRules):
         if not self.has_adapters:
             return []
         paths, targets = self.lora_words, self.lora_targets
-        if paths is None and not (worker.argument("max_lora_rank") and targets):
-            raise InputError(
-                "enable_lora: without adapters at its start sglang is told their largest rank and"
-                " modules; write lora_modules=NAME=PATH, or max_lora_rank=16 and"
-                " lora_target_modules=all"
-            )
+        if paths is None:
+            targets = targets or ("all",)  # it is told, where no adapter says
+            if worker.argument("max_lora_rank") is None:
+                raise InputError(
+                    "enable_lora: without adapters at its start sglang is told their largest rank;"
+                    " write lora_modules=NAME=PATH, or max_lora_rank=16"
+                )
         return [
             ("enable-lora", True),
             ("max-lora-rank", worker.count("max_lora_rank")),

@@ -82,18 +82,13 @@ class Classes:
         return len({name for kind in kinds for name in kind.adapter_names or ("",)}) > 1
 
     def _search(self, chosen: ClassSet) -> SearchOptions:
-        """Return what is looked at for a set of classes: with a slot for each adapter, where its
-        requests do not all ask for the same one, which is then merged into the weights."""
+        """Return what is looked at for a set of classes: with room for adapters, where its requests
+        do not all ask for the same one, which is then merged into the weights."""
         search = self.options.search
-        kinds = [self.requests[number].traffic for number in chosen]
-        asked = {name for kind in kinds for name in kind.adapter_names or ("",)}
-        if not self.has_adapters(chosen) or any(
-            "lora" in argument for argument in search.arguments
-        ):
+        if not self.has_adapters(chosen) or any("lora" in given for given in search.arguments):
             return search
-        rank = max(kind.adapter_rank or 16 for kind in kinds)
-        slots = (f"max_loras={len(asked - {''})}", f"max_lora_rank={rank}")
-        return dataclasses.replace(search, arguments=(*search.arguments, *slots))
+        rank = max(self.requests[number].traffic.adapter_rank or 16 for number in chosen)
+        return dataclasses.replace(search, arguments=(*search.arguments, f"max_lora_rank={rank}"))
 
     def has_priorities(self, chosen: ClassSet) -> bool:
         """Tell whether the classes of a set are to be served in an order."""

@@ -140,7 +140,7 @@ def search(planning: Planning) -> Search:
         first = refusals.get(kind)
         refusals[kind] = refused if first is None else first._replace(alike=first.alike + 1)
 
-    for base in list_machines(planning.options, planning.effort.stages):
+    for base in list_machines(planning):
         shape = shape_of(base)
         if shape not in memories:
             memories[shape] = _find_problem(base, planning.traffic) or memory_of(base)

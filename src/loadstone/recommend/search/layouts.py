@@ -8,9 +8,9 @@ import msgspec
 from loadstone.catalogue.architecture.model import Experts
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
-from loadstone.recommend.demand.options import RecommendOptions
-from loadstone.recommend.demand.planning import named_workers
+from loadstone.recommend.demand.planning import Planning, named_workers
 from loadstone.recommend.search.precisions import list_precisions
+from loadstone.workload.mix import ClassRequest
 
 _STEPS = (None, 2048, 16384)
 _SLOTS = (None, 64, 256)
@@ -18,10 +18,12 @@ _DRAFTS = (None, 1, 3)
 _MAX_TP = 16
 
 
-def list_machines(options: RecommendOptions, stages: int) -> Iterator[Worker]:
-    """List workers that differ in all but their engines' limits, of so many pipeline stages at
-    most. Raises InputError: unknown names."""
-    for first in named_workers(options):
+def list_machines(planning: Planning) -> Iterator[Worker]:
+    """List workers that differ in all but their engines' limits. Raises InputError: unknown
+    names."""
+    options, stages = planning.options, planning.effort.stages
+    for named in named_workers(options):
+        first = _give_slots(named, planning.classes)
         mixture = any(isinstance(run.mlp, Experts) for run in first.model.kinds)
         precisions = list_precisions(first, options)
         for gpus in _powers_of_two(options.search.gpus_max):
@@ -42,6 +44,17 @@ def list_machines(options: RecommendOptions, stages: int) -> Iterator[Worker]:
                         weights_dtype=weights,
                         kv_dtype=kv,
                     )
+
+
+def _give_slots(worker: Worker, classes: Sequence[ClassRequest]) -> Worker:
+    """Return a worker with a slot for each adapter that classes ask for, where it has any and was
+    not told how many; some engines need one for requests without an adapter too."""
+    slots = rules_of(worker).adapter_slots
+    if slots is None or not classes or worker.argument("max_loras") is not None:
+        return worker
+    names = {name for each in classes for name in each.traffic.adapter_names or ("",)}
+    count = len(names) - ("" in names and not slots.needs_base)
+    return msgspec.structs.replace(worker, arguments=(*worker.arguments, ("max_loras", str(count))))
 
 
 def _powers_of_two(limit: int) -> Sequence[int]:

@@ -82,7 +82,7 @@ def _list_workers(
     """Return the workers that can hand caches over, by what those of a deployment have in common,
     and the rules by which they do."""
     workers = []
-    for worker in list_machines(planning.options, planning.effort.stages):
+    for worker in list_machines(planning):
         rules = rules_of(worker).handover
         if worker.pp == 1 and worker.gpus < planning.search.gpus_max and rules is not None:
             kind = (worker.gpu.name, worker.engine, worker.weights_dtype, worker.kv_dtype)

@@ -36,7 +36,7 @@ from loadstone.report.data.pairs import (
 from loadstone.report.data.points import LONG_RUN, CellPoint
 from loadstone.report.data.series import list_common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED
-from loadstone.report.data.wording import clean, join, spell
+from loadstone.report.data.wording import clean, join
 from loadstone.report.findings.sentence import within_slo
 from loadstone.report.pages.columns import (
     INTERVAL,
@@ -544,7 +544,7 @@ def _notes(points: Sequence[CellPoint]) -> Iterator[str]:
     bounds = by_key((point.demand.slo, point.number) for point in points if point.demand.slo)
     for slo, numbers in bounds.items():
         runs = f" of run {', '.join(map(str, sorted(set(numbers))))}" if len(bounds) > 1 else ""
-        yield f"SLO{runs}: {spell(slo)}."
+        yield f"SLO{runs}: {slo}."
     if any(point.p_met is not None for point in points):
         yield "In brackets after an SLO: the probability that it is met."
     if any(point.attainment is not None for point in points):
