@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from loadstone.predict.sizing.deployments import Sizes
     from loadstone.recommend.tell.document import Recommendation
     from loadstone.runs.calibrate import CalibratedProfile
+    from loadstone.tuning.result import TuneResult
 
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "recover",
     "simulate",
     "size",
+    "tune",
     "validate_points",
     "write_report",
 ]
@@ -131,6 +133,22 @@ def recommend(model: str, **options: Any) -> Recommendation:
     planner: Any = import_module("loadstone.recommend")
     advice: Recommendation = planner(model, **options)
     return advice
+
+
+def tune(target: str, **options: Any) -> TuneResult:
+    """Find the best flags of an engine by launching it; typed, with the fields of `loadstone tune
+    --json`.
+
+    `options` as the flags (`concurrency=16, set=["max_num_seqs=64,256"], time="1h"`), and
+    `simulate=True`. help("loadstone.tuning.options.TuneOptions") lists them. Raises
+    loadstone.InputError, one line.
+    """
+    from loadstone.tuning.options import TuneOptions
+    from loadstone.tuning.tune import tune as race
+    from loadstone.workload.options import options_of
+
+    simulate = bool(options.pop("simulate", False))
+    return race(options_of({"target": target, **options}, TuneOptions), simulate)
 
 
 def recover(path: str | PathLike[str]) -> Summary:

@@ -35,6 +35,7 @@ from loadstone.commands.serve_sim import serve_sim
 from loadstone.commands.simulate import simulate
 from loadstone.commands.size import size
 from loadstone.commands.study import study
+from loadstone.commands.tune import tune
 from loadstone.commands.validate import validate
 from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room
@@ -51,6 +52,7 @@ UNREAD = 141
 COMMANDS = (
     bench,
     simulate,
+    tune,
     serve_sim,
     launch,
     offline,

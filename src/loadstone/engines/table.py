@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
+from typing import Literal
 
 import msgspec
 
@@ -86,6 +87,43 @@ class ReleaseFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     excludes: dict[str, tuple[str, ...]] = {}
 
 
+class TunedFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Says which values of a flag of the command line are worth measuring.
+
+    values   to try; of a switch true and false, which leaves it out
+    cores    the values are powers of two, up to the cores of the machine
+    default  what the engine takes without it, where that is one value everywhere
+    also     other names of it
+    main     it is among those that are tried where nobody names any
+    memory   1 where a larger value takes more memory, −1 where it takes less
+    answers  it may change what the model answers
+    unread   the release from which nothing reads it
+    """
+
+    values: tuple[str | int | float | bool, ...] = ()
+    cores: bool = False
+    default: str | int | float | bool | None = None
+    also: tuple[str, ...] = ()
+    main: bool = False
+    memory: Literal[-1, 0, 1] = 0
+    answers: bool = False
+    unread: str = ""
+
+
+class Tie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Says which values of two flags are refused together.
+
+    least  two flags: the first is no smaller than the second
+    where  a flag and the values of it with which `needs`, a flag and its values, is needed
+    why    what happens otherwise
+    """
+
+    why: str
+    least: tuple[str, str] | None = None
+    where: dict[str, tuple[str, ...]] = {}
+    needs: dict[str, tuple[str, ...]] = {}
+
+
 class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None
     without interface; `program`: what starts it, and how one gets it; `forced_drafts`: its switches
@@ -94,7 +132,8 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `flags`: by name without dashes, `-` for `_`, and NAME=VALUE for one value alone; `models`: by
     their model_type; `priority_sign`: 1 where a larger `priority` of a request is served first, −1
     where a smaller one is, 0 where there is none; `adapter`: the field by which a request names its
-    LoRA adapter: `model`, or `base:model`, or what else the body has."""
+    LoRA adapter: `model`, or `base:model`, or what else the body has; `tune`: flags worth measuring,
+    named as in `flags`; `tie`: which of their values do not go together."""
 
     program: str = ""
     install: str = ""
@@ -110,6 +149,8 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: dict[str, ReleaseFlag] = {}
     priority_sign: int = 0
     adapter: str = "model"
+    tune: dict[str, TunedFlag] = {}
+    tie: tuple[Tie, ...] = ()
 
 
 @cache

@@ -80,15 +80,15 @@ class PlannedLaunch(NamedTuple):
     cells: tuple[PlannedCell, ...]
 
 
-def plan_study(read: StudyFile) -> tuple[PlannedLaunch, ...]:
-    """Return all launches in the order in which they run. Raises InputError, with line and
-    column."""
+def plan_study(read: StudyFile, first: int = 1) -> tuple[PlannedLaunch, ...]:
+    """Return all launches in the order in which they run, their repeats counted from `first`.
+    Raises InputError, with line and column."""
     study = read.study
     _check_size(read)
     loads = _cells(read)
     setups = [_setup(read, *combination) for combination in _combinations(read)]
     _check_different(read, setups)
-    repeats = range(1, study.repeats + 1)
+    repeats = range(first, first + study.repeats)
     if study.restart == "never":
         return tuple(_launch(read, setup, repeats, loads) for setup in setups)
     interleaved = study.order == "interleaved"

@@ -200,7 +200,7 @@ def _limit_draws(run: CellRun, fleet: Fleet, margins: Margins) -> dict[Quantity,
     many times as large would drown all others."""
     if margins.drawn == 1:
         return dict.fromkeys(QUANTITIES, math.inf)
-    slopes = fleet_slopes(fleet, *_observe_batch(run, fleet))
+    slopes = fleet_slopes(fleet, *observe_batch(run, fleet))
     covariance = np.array(cast(StepModel, fleet.model).profile.covariance)
     spreads = np.sqrt(np.diag(slopes @ covariance @ slopes.T))
     return dict(zip(QUANTITIES, (2 * spreads).tolist(), strict=True))
@@ -303,7 +303,7 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
     The fleet's steps are those of a StepModel."""
     profile, policy = cast(StepModel, fleet.model).profile, fleet.policy
     margins = margins_of(run.requests.plan, run.requests.cell, fleet)
-    slopes = fleet_slopes(fleet, *_observe_batch(run, fleet))
+    slopes = fleet_slopes(fleet, *observe_batch(run, fleet))
     remains = [margins.remains.get(quantity, UNKNOWN) for quantity in QUANTITIES]
     causes = {
         "the profile's coefficients": slopes @ np.array(profile.covariance) @ slopes.T,
@@ -368,7 +368,7 @@ def acceptance_spread(policy: EnginePolicy) -> float:
     return _ACCEPTANCE_SPREAD * slope / speculative.tokens_per_step
 
 
-def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
+def observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
     """Return how many requests of a scheduler decode while one of them does, on average; and the
     mean lengths."""
     rows, requests = answered_rows(run), run.requests

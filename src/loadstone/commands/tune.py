@@ -1,0 +1,63 @@
+"""`loadstone tune`: which flags of an engine are best here, and how sure that is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from loadstone.commands.flags import Explain, option, takes
+from loadstone.commands.output import INTERRUPTED, print_json, print_text
+from loadstone.tuning.options import TuneOptions
+from loadstone.workload.options import RUN
+
+if TYPE_CHECKING:
+    from loadstone.tuning.tune import RaceProgress
+
+
+@takes(TuneOptions)
+def tune(
+    options: TuneOptions,
+    simulate: Annotated[
+        bool, option(RUN, "simulate every launch; nothing is started", "--simulate")
+    ] = False,
+    page: Annotated[
+        Path | None, option(RUN, "also write a page with pictures: tune.html", "--page", "-o")
+    ] = None,
+    json: Annotated[bool, option(RUN, "print one JSON document on stdout", "--json")] = False,
+    explain: Explain = False,
+) -> None:
+    """Find the best flags of an engine by launching it: settings race, the best one is confirmed by
+    fresh launches, and what was gained is told with its interval. Run it again to go on.
+    """
+    from loadstone.commands.progress import working
+    from loadstone.core.units import show_seconds
+    from loadstone.tuning.tell import render
+    from loadstone.tuning.tune import tune as race
+
+    def tell(told: RaceProgress) -> None:
+        state, done = told.race, len(told.race.turns)
+        left_s = options.time_s - state.seconds
+        if told.outcome is None:
+            kind = "fresh launch" if told.turn.confirms else f"round {told.turn.round + 1}"
+            change(f"{kind}, {done} launches done, at most {show_seconds(left_s, 2)} left")
+        elif told.outcome.failure is not None:
+            why = f"{told.outcome.failure.replace('_', ' ')}: {told.outcome.why}"
+            print(f"{told.name}: {why}", file=sys.stderr)
+
+    try:
+        with working("planning a race") as change:
+            result = race(options, simulate, tell)
+    except KeyboardInterrupt:
+        print("interrupted; run it again to go on", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    if page is not None:
+        from loadstone.tuning.page import write_page
+
+        write_page(result, page, ["loadstone", *sys.argv[1:]])
+    if json:
+        print_json(result.document())
+    else:
+        print_text(*render(result, explain))
+        if page is not None:
+            print(f"wrote {page}")
