@@ -18,7 +18,7 @@ from loadstone.studies.journal import read_entries
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.quiet]
 
 ENGINE = Path(__file__).with_name("flagged_engine.py")
-LOAD = ("--input", 16, "--output", 6, "--concurrency", 2, "--requests", 30, "--warmup", 0)
+LOAD = ("--input", 16, "--output", 6, "--concurrency", 2, "--requests", 32, "--warmup", 0)
 
 
 @pytest.fixture

@@ -52,9 +52,9 @@ from loadstone.workload.options import (
 
 MOST_SETTINGS = 32
 """More are not raced: each costs two launches at least."""
-_QUESTIONS, _MOST_SHARE = 20, 0.5
-"""Graded questions that are asked where a setting may change answers, and the share of a short
-load's requests that they may be."""
+_QUESTIONS, _MOST_SHARE = 24, 0.9
+"""Graded questions that are asked where a setting may change answers: twenty must be answered on
+both sides. And the share of a short load's requests that they may be."""
 _PORT = 8000
 _FILE = re.compile(r".*\.ya?ml", re.IGNORECASE)
 
@@ -342,9 +342,8 @@ def _with_probe(read: StudyFile) -> StudyFile:
     ((name, workload),) = read.study.workloads.items()
     requests = next((entry.get("requests") for _, entry in load_entries(read.study)), None)
     count = int(requests[0] if isinstance(requests, list) else requests or 10 * _QUESTIONS)
-    questions = max(1, min(_QUESTIONS, int(_MOST_SHARE * count)))
-    share = min(_MOST_SHARE, max(0.1, questions / count))
-    probe = {"check": f"generated:{questions}", "check-share": share}
+    share = min(_MOST_SHARE, max(0.1, _QUESTIONS / count))
+    probe = {"check": f"generated:{_QUESTIONS}", "check-share": share}
     workloads = {name: workload | probe}
     return read._replace(study=msgspec.structs.replace(read.study, workloads=workloads))
 

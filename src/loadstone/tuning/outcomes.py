@@ -8,7 +8,7 @@ from pathlib import Path
 from loadstone.analyse.grading.paired import adjust, pair_answers, tell
 from loadstone.analyse.stored_run import read_run
 from loadstone.core import run_folder
-from loadstone.core.summary import CellSummary
+from loadstone.core.summary import CellSummary, Finding
 from loadstone.studies.journal import Entry, read_entries
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.status import read_answer
@@ -16,6 +16,9 @@ from loadstone.studies.supervise import CUT_SHORT, find_run
 from loadstone.tuning.race import LaunchOutcome
 
 _MEMORY = re.compile(r"out of memory|memory is full|no room for a KV cache|full memory", re.I)
+
+_LAGS = ("sends_late", "client_read_late", "arrivals_bunched")
+"""Findings that spoil times of tokens."""
 
 
 def read_outcome(
@@ -44,13 +47,29 @@ def read_outcome(
     if value is None:
         why = "no J/token: the GPUs' energy was not read" if objective == "energy" else "no value"
         return LaunchOutcome(None, "not_trusted", why, seconds)
-    if not measured.verdict.trusted and objective != "rate":
-        reasons = [one.evidence for one in measured.verdict.findings if one.severity != "info"]
-        return LaunchOutcome(None, "not_trusted", (reasons or ["its verdict is no"])[0], seconds)
+    spoiled = [one for one in measured.verdict.findings if _spoils(one, objective)]
+    if spoiled and objective != "rate":
+        return LaunchOutcome(None, "not_trusted", spoiled[0].evidence, seconds)
     if measured.slo_met is False:
         missed = ", ".join(bound.bound for bound in measured.slo if not bound.met)
         return LaunchOutcome(value, "misses_slo", missed, seconds)
     return LaunchOutcome(value, None, "", seconds)
+
+
+def _spoils(found: Finding, objective: str) -> bool:
+    """Tell whether a finding says that the objective's value is not what it seems: the client's
+    lags spoil the latencies that they name, and throughput only where slots stood empty."""
+    if found.severity == "info":
+        return False
+    spoilt = found.values.get("spoilt")
+    if found.kind not in _LAGS:
+        return True
+    metric = objective.partition(":")[2]
+    if not isinstance(spoilt, list):
+        return bool(metric)
+    if metric:
+        return any(str(one.get("metric", "")).lower() == metric for one in spoilt)
+    return any("missing_share" in one for one in spoilt)
 
 
 def _failed(entries: list[Entry], seconds: float) -> LaunchOutcome:

@@ -242,9 +242,7 @@ class Race:
         """Return the settings to launch next, in random order: the best so far, and all of which
         enough improvement is expected."""
         expected = self.belief.improvements(self.winner)
-        worth = {
-            setting: expected[setting] / self._mean_seconds(setting) for setting in self.alive
-        }
+        worth = {setting: expected[setting] / self._mean_seconds(setting) for setting in self.alive}
         bar = _STILL * max(worth.values())
         chosen = [
             setting
