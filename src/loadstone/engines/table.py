@@ -132,8 +132,8 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `flags`: by name without dashes, `-` for `_`, and NAME=VALUE for one value alone; `models`: by
     their model_type; `priority_sign`: 1 where a larger `priority` of a request is served first, −1
     where a smaller one is, 0 where there is none; `adapter`: the field by which a request names its
-    LoRA adapter: `model`, or `base:model`, or what else the body has; `tune`: flags worth measuring,
-    named as in `flags`; `tie`: which of their values do not go together."""
+    LoRA adapter: `model`, or `base:model`, or what else the body has; `tune`: flags worth
+    measuring, named as in `flags`; `tie`: which of their values do not go together."""
 
     program: str = ""
     install: str = ""

@@ -313,7 +313,7 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
         causes["the assumed acceptance of drafts"] = np.diag([0.0, acceptance_spread(policy) ** 2])
     model = cast(StepModel, fleet.model)
     if model.adapters is not None:
-        slopes = _adapter_slopes(fleet, *_observe_batch(run, fleet))
+        slopes = _adapter_slopes(fleet, *observe_batch(run, fleet))
         causes["the times of LoRA adapters"] = np.outer(slopes, slopes) * model.adapters.spread**2
     return {cause: margins.wider**2 * covariance for cause, covariance in causes.items()}
 
