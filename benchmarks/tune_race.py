@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.core.vectors import Floats
-from loadstone.tuning.belief import Prior
-from loadstone.tuning.race import DEFAULT, LaunchOutcome, Race, Turn
+from loadstone.studies.tuning.belief import Prior
+from loadstone.studies.tuning.race import DEFAULT, LaunchOutcome, Race, Turn
 
 WORLDS = ((16, 0.05, 0.01), (16, 0.05, 0.03), (16, 0.02, 0.03), (32, 0.05, 0.05), (16, 0.0, 0.03))
 _SECONDS = 60.0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from loadstone.predict.sizing.deployments import Sizes
     from loadstone.recommend.tell.document import Recommendation
     from loadstone.runs.calibrate import CalibratedProfile
-    from loadstone.tuning.result import TuneResult
+    from loadstone.studies.tuning.result import TuneResult
 
 
 __all__ = [
@@ -140,11 +140,11 @@ def tune(target: str, **options: Any) -> TuneResult:
     --json`.
 
     `options` as the flags (`concurrency=16, set=["max_num_seqs=64,256"], time="1h"`), and
-    `simulate=True`. help("loadstone.tuning.options.TuneOptions") lists them. Raises
+    `simulate=True`. help("loadstone.studies.tuning.options.TuneOptions") lists them. Raises
     loadstone.InputError, one line.
     """
-    from loadstone.tuning.options import TuneOptions
-    from loadstone.tuning.tune import tune as race
+    from loadstone.studies.tuning.options import TuneOptions
+    from loadstone.studies.tuning.tune import tune as race
     from loadstone.workload.options import options_of
 
     simulate = bool(options.pop("simulate", False))

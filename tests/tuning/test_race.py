@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from loadstone.tuning.belief import Observation, Prior, believe
-from loadstone.tuning.race import Failure, LaunchOutcome, Race, RaceLimits, Turn
+from loadstone.studies.tuning.belief import Observation, Prior, believe
+from loadstone.studies.tuning.race import Failure, LaunchOutcome, Race, RaceLimits, Turn
 
 Fails = Callable[[Turn, int], Failure | None]
 

@@ -3,9 +3,9 @@
 import pytest
 
 from loadstone.core.errors import InputError
-from loadstone.tuning.contest import make_contest
-from loadstone.tuning.options import TuneOptions
-from loadstone.tuning.settings import FlagValues, Setting, combine, find_heavier, read_flags
+from loadstone.studies.tuning.contest import make_contest
+from loadstone.studies.tuning.options import TuneOptions
+from loadstone.studies.tuning.settings import FlagValues, Setting, combine, find_heavier, read_flags
 from loadstone.workload.options import options_of
 
 LLAMA = "llama-3.1-8b@1xh100/engine=vllm"

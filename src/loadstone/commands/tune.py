@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from loadstone.commands.flags import Explain, option, takes
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
-from loadstone.tuning.options import TuneOptions
+from loadstone.studies.tuning.options import TuneOptions
 from loadstone.workload.options import RUN
 
 if TYPE_CHECKING:
-    from loadstone.tuning.tune import RaceProgress
+    from loadstone.studies.tuning.tune import RaceProgress
 
 
 @takes(TuneOptions)
@@ -32,8 +32,8 @@ def tune(
     """
     from loadstone.commands.progress import working
     from loadstone.core.units import show_seconds
-    from loadstone.tuning.tell import render
-    from loadstone.tuning.tune import tune as race
+    from loadstone.studies.tuning.tell import render
+    from loadstone.studies.tuning.tune import tune as race
 
     def tell(told: RaceProgress) -> None:
         state, done = told.race, len(told.race.turns)
@@ -52,7 +52,7 @@ def tune(
         print("interrupted; run it again to go on", file=sys.stderr)
         sys.exit(INTERRUPTED)
     if page is not None:
-        from loadstone.tuning.page import write_page
+        from loadstone.studies.tuning.page import write_page
 
         write_page(result, page, ["loadstone", *sys.argv[1:]])
     if json:

@@ -11,14 +11,14 @@ from loadstone.studies.file import StudyFile
 from loadstone.studies.machines import make_machines
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.supervise import Machine, Measure, StudyEvent, run_study
-from loadstone.tuning.belief import Prior
-from loadstone.tuning.contest import MOST_SETTINGS, Contest, make_contest
-from loadstone.tuning.options import TuneOptions
-from loadstone.tuning.outcomes import read_outcome
-from loadstone.tuning.prior import expect
-from loadstone.tuning.race import DEFAULT, LaunchOutcome, Race, RaceLimits, Turn
-from loadstone.tuning.result import TuneResult, result_of
-from loadstone.tuning.settings import RefusedSetting, find_heavier
+from loadstone.studies.tuning.belief import Prior
+from loadstone.studies.tuning.contest import MOST_SETTINGS, Contest, make_contest
+from loadstone.studies.tuning.options import TuneOptions
+from loadstone.studies.tuning.outcomes import read_outcome
+from loadstone.studies.tuning.prior import expect
+from loadstone.studies.tuning.race import DEFAULT, LaunchOutcome, Race, RaceLimits, Turn
+from loadstone.studies.tuning.result import TuneResult, result_of
+from loadstone.studies.tuning.settings import RefusedSetting, find_heavier
 
 _PORT = 8000
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from loadstone.tuning.belief import Belief, Observation, Prior, believe
+from loadstone.studies.tuning.belief import Belief, Observation, Prior, believe
 
 DEFAULT = 0
 """The index of the setting that changes nothing."""

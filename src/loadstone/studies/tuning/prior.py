@@ -19,7 +19,7 @@ from loadstone.predict.simulator.parts import beginning
 from loadstone.predict.simulator.uncertainty import fleet_slopes, median_figures, observe_batch
 from loadstone.predict.step_time import StepModel
 from loadstone.studies.plan import PlannedLaunch
-from loadstone.tuning.belief import Prior
+from loadstone.studies.tuning.belief import Prior
 from loadstone.workload.options import Options, options_of
 from loadstone.workload.planning import Planner
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.table import MAX_NOTES, Footnote, Shown, Table, drop_empty_columns
-from loadstone.tuning.result import GainSpan, SettingResult, TuneResult
+from loadstone.studies.tuning.result import GainSpan, SettingResult, TuneResult
 
 _SHOWN_ROWS = 8
 _UNITS = {"throughput": "out tok/s", "rate": "requests/s", "energy": "J/token"}

@@ -13,7 +13,7 @@ from loadstone.studies.journal import Entry, read_entries
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.status import read_answer
 from loadstone.studies.supervise import CUT_SHORT, find_run
-from loadstone.tuning.race import LaunchOutcome
+from loadstone.studies.tuning.race import LaunchOutcome
 
 _MEMORY = re.compile(r"out of memory|memory is full|no room for a KV cache|full memory", re.I)
 

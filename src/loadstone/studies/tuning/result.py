@@ -8,9 +8,9 @@ import numpy as np
 
 from loadstone.core.document import Document
 from loadstone.studies.supervise import CELLS
-from loadstone.tuning.contest import Contest
-from loadstone.tuning.race import DEFAULT, MARGIN, Ending, Race
-from loadstone.tuning.settings import Setting, Value
+from loadstone.studies.tuning.contest import Contest
+from loadstone.studies.tuning.race import DEFAULT, MARGIN, Ending, Race
+from loadstone.studies.tuning.settings import Setting, Value
 
 State = Literal["default", "winner", "raced", "failed", "skipped", "not_measured", "refused"]
 

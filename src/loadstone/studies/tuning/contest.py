@@ -27,8 +27,8 @@ from loadstone.studies.file import (
     read_study,
 )
 from loadstone.studies.plan import PlannedLaunch, plan_study
-from loadstone.tuning.options import TuneOptions
-from loadstone.tuning.settings import (
+from loadstone.studies.tuning.options import TuneOptions
+from loadstone.studies.tuning.settings import (
     FlagValues,
     RefusedSetting,
     Setting,

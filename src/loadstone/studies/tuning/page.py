@@ -17,9 +17,16 @@ from loadstone.report.charts.race import (
 )
 from loadstone.report.charts.theme import Figure
 from loadstone.report.pages.html import frame_page, render
-from loadstone.tuning.result import SettingResult, TuneResult
-from loadstone.tuning.settings import show_value
-from loadstone.tuning.tell import answer, footer, remarks, settings_table, show_gain, unit_of
+from loadstone.studies.tuning.result import SettingResult, TuneResult
+from loadstone.studies.tuning.settings import show_value
+from loadstone.studies.tuning.tell import (
+    answer,
+    footer,
+    remarks,
+    settings_table,
+    show_gain,
+    unit_of,
+)
 
 
 def write_page(result: TuneResult, path: Path, command: Sequence[str] = ()) -> None:
