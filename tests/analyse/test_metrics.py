@@ -30,6 +30,9 @@ SCHEMA = pa.schema(
         ("server_prefill_s", pa.float64()), ("server_decode_s", pa.float64()),
         ("channel", pa.list_(pa.uint8())), ("draft_steps", pa.int64()), ("draft_tokens", pa.int64()),
         ("draft_accepted", pa.int64()), ("accepted_histogram", pa.list_(pa.int32())),
+        ("images", pa.int64()), ("pixels", pa.int64()), ("picture_bytes", pa.int64()),
+        ("body_bytes", pa.int64()), ("visual_tokens_planned", pa.int64()),
+        ("visual_tokens", pa.int64()), ("sent_end_s", pa.float64()),
     ]
 )  # fmt: skip
 

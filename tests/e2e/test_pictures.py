@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import Loadstone, lines
+from engines import launch
+from loadstone.core.errors import InputError
 from loadstone.core.pictures import PictureShape
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.engines.launch import serve
+from loadstone.measure.engines.process import free_port
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.workload.pictures import draw_pixels, encode
 
@@ -207,3 +213,87 @@ def test_pictures_that_lie_elsewhere_are_refused(
     assert done.code == 2
     assert message in done.err
     assert "line 1" in done.err
+
+
+TINY = Path(__file__).resolve().parents[3] / "shared" / "data" / "tiny_models"
+PIXTRAL = {
+    "model_type": "llava",
+    "text_config": {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 512,
+        "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 16384,
+    },
+    "vision_config": {
+        "model_type": "pixtral", "hidden_size": 64, "intermediate_size": 128, "patch_size": 16,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 1024,
+    },
+}  # fmt: skip
+SIZES = "512x512,1024x768,1920x1080"
+SPELT = 8
+"""Tokens that the tiny vocabulary spells a mark of llama.cpp's with, beyond one."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TINY.is_dir(), reason="shared/data/tiny_models is not beside this checkout")
+@pytest.mark.parametrize(
+    ("most", "tokens"),
+    [(None, {1056, 999, 1032}), (4096, {1056, 3120, 4128})],
+    ids=["bounded", "raised"],
+)
+def test_llama_server_bounds_pictures_as_its_rule_says(
+    loadstone: Loadstone, tmp_path: Path, most: int | None, tokens: set[int]
+) -> None:
+    try:
+        server = llama_cpp.find() or llama_cpp.fetch()
+    except InputError as error:
+        pytest.skip(str(error))
+    (tmp_path / "config.json").write_text(json.dumps(PIXTRAL))
+    url = f"http://127.0.0.1:{free_port()}"
+    words = [
+        str(server), "--model", str(TINY / "llama" / "tiny.gguf"), "--mmproj",
+        str(TINY / "llama" / "mmproj.gguf"), "--port", url.rpartition(":")[2], "--host",
+        "127.0.0.1", "--parallel", "1", "--ctx-size", "8192", "--no-warmup",
+        *(["--image-max-tokens", str(most)] if most else []),
+    ]  # fmt: skip
+    of_engine = f"engine=llama.cpp{f',image_max_tokens={most}' if most else ''}"
+    asked = f"--images 1 --image-size {SIZES} --input 16 --output 2 --warmup 0 --concurrency 1"
+    log = tmp_path / "log"
+    with serve(words, "llama.cpp", log_path=log, url=url, env=dict(os.environ), timeout_s=60):
+        done = loadstone(
+            *f"bench {url} {asked} --requests 12 --out {tmp_path}".split(),
+            *("--deployment", f"{tmp_path}@1xh200/tp1,{of_engine}"),
+        )
+    assert done.code == 0
+    rows = records(tmp_path)
+    assert {row["visual_tokens_planned"] for row in rows} == tokens
+    assert all(row["input_tokens"] == 16 + row["visual_tokens_planned"] + SPELT for row in rows)
+    found = findings(tmp_path)
+    assert ("images_rescaled" in found) == (most is None)
+    assert most or "1,024" in found["images_rescaled"]
+    assert "visual_tokens_differ" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TINY.is_dir(), reason="shared/data/tiny_models is not beside this checkout")
+def test_vllm_counts_pictures_as_planned(loadstone: Loadstone, tmp_path: Path) -> None:
+    program = launch._HOMES / "vllm" / "bin" / "vllm"
+    if not program.exists():
+        pytest.skip("vllm is not installed (scripts/engines/vllm)")
+    url = f"http://127.0.0.1:{free_port()}"
+    words = [
+        str(program), "serve", str(TINY / "vlm"), "--served-model-name", "tiny", "--host",
+        "127.0.0.1", "--port", url.rpartition(":")[2], "--dtype", "float32", "--max-model-len",
+        "8192", "--enforce-eager", "--enable-prompt-tokens-details", "--limit-mm-per-prompt",
+        '{"image": 2, "video": 0}',
+    ]  # fmt: skip
+    env = os.environ | launch.RECIPES["vLLM"].environment
+    asked = f"--images uniform:1:2 --image-size 100x100,{SIZES} --input 40 --output 2 --warmup 0"
+    load = f"--concurrency 2 --requests 12 --endpoint chat --out {tmp_path}"
+    with serve(words, "vLLM", log_path=tmp_path / "log", url=url, env=env, timeout_s=300):
+        done = loadstone(
+            *f"bench {url} {asked} {load}".split(),
+            *("--deployment", f"{TINY / 'vlm'}@1xh200/tp1,engine=vllm"),
+        )
+    assert done.code == 0
+    rows = records(tmp_path)
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(row["visual_tokens"] == row["visual_tokens_planned"] for row in rows)
