@@ -5,7 +5,7 @@ and of no fit.
 
 Rows count as seen where the fit had their source, by the profiles' own account; those of the
 history are of a source that the fit had, on other dates, and are lines of their own. With drafts
-are rows whose engine guesses tokens.
+are rows whose engine guesses tokens. × is an interval's high over low, in the median.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -55,6 +55,8 @@ def groups_of(
         groups[f"{which}, {drafts}"].append(row)
         if which != "seen":
             groups[f"not fitted on, {drafts}"].append(row)
+        if which != "seen" and not row.uncovered:
+            groups[f"not fitted on, {drafts}, of measured kinds"].append(row)
         if by_source:
             groups[f"{which}: {row.point.source}"].append(row)
     return groups
@@ -68,13 +70,33 @@ def bias_of(rows: Sequence[Scored], quantity: Quantity) -> float:
     return float(np.median(ratios) - 1)
 
 
+def width_of(rows: Sequence[Scored], quantity: Quantity) -> float:
+    """Return the median of high over low, of the rows that have the quantity."""
+    return float(
+        np.median(
+            [row.high[quantity] / row.low[quantity] for row in rows if quantity in row.measured]
+        )
+    )
+
+
 def show(name: str, rows: Sequence[Scored]) -> None:
     parts = [f"{name[:44]:44s}"]
     for quantity, found in errors(rows).items():
-        bias = bias_of(rows, quantity)
-        numbers = f"{found.median_error:6.1%} {bias:+5.0%} in {found.coverage:4.0%}"
+        bias, width = bias_of(rows, quantity), width_of(rows, quantity)
+        numbers = f"{found.median_error:6.1%} {bias:+5.0%} in {found.coverage:4.0%} ×{width:.2f}"
         parts.append(f"{quantity} n {found.n:4d} {numbers}")
     print(" | ".join(parts))
+
+
+def show_sources(groups: Mapping[str, Sequence[Scored]]) -> None:
+    """Print the median of the medians of the sources of no fit."""
+    medians: dict[Quantity, list[float]] = defaultdict(list)
+    for name, rows in groups.items():
+        if name.startswith("unseen: "):
+            for quantity, found in errors(rows).items():
+                medians[quantity].append(found.median_error)
+    for quantity, each in medians.items():
+        print(f"  {quantity} of {len(each)} sources of no fit: {np.median(each):.1%}")
 
 
 def main() -> None:
@@ -92,10 +114,10 @@ def main() -> None:
     for hold_out in (False, True):
         print("family held out" if hold_out else "shipped profile")
         rows = score([point for _, point in found], hold_out=hold_out)
-        for name, members in sorted(
-            groups_of(rows, [which for which, _ in found], arguments.by_source).items()
-        ):
+        groups = groups_of(rows, [which for which, _ in found], arguments.by_source)
+        for name, members in sorted(groups.items()):
             show(f"  {name}", members)
+        show_sources(groups)
 
 
 if __name__ == "__main__":
