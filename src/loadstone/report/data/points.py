@@ -4,7 +4,7 @@ imported one by `source` alone.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from statistics import median
@@ -627,11 +627,22 @@ def _prefix(facts: RunFacts) -> str:
     return join(shared, "cache off" if facts.prefix_cache is False and shared else "")
 
 
+def _pictures(asked: Mapping[str, Any]) -> str:
+    """Write which pictures prompts have: `1 picture of 512x512, 1920x1080`; empty: none."""
+    count, sizes = number(mapping(asked.get("count")).get("mean")), asked.get("sizes")
+    if not count or not isinstance(sizes, list):
+        return ""
+    shown = [f"{side[0]}x{side[1]}" for side in sizes if isinstance(side, list) and len(side) == 2]
+    between = " to " if asked.get("uniform") else ", "
+    return f"{count:g} picture{'s' if count != 1 else ''} of {between.join(shown[:4])}"
+
+
 def _work(run: StoredRun) -> Iterator[str]:
     """Yield how lengths are spread, and the name of the data, where they are told."""
     facts, workload = run.facts, run.info.settings.workload
     if facts.range_ratio is not None and facts.range_ratio < 1:
         yield f"lengths down to {show_share(facts.range_ratio)} of the longest"
+    yield _pictures(mapping(workload.get("pictures")))
     kind = facts.workload or ""
     if kind == "pooled":
         count, document = (

@@ -223,9 +223,9 @@ def picture_sizes(points: Sequence[CellPoint]) -> list[Table]:
     several = len({point.number for point in points}) > 1
     rows = [
         [
+            part.size,
             *([f"run {point.number}"] if several else []),
             load_label(point),
-            part.size,
             show_number(part.images_per_s),
             show_visual_tokens(part),
             show_p50(getattr(part, latency_field("ttft", point.cells[0].load))),
@@ -238,7 +238,7 @@ def picture_sizes(points: Sequence[CellPoint]) -> list[Table]:
     ]
     if not rows:
         return []
-    heads = [*(["run"] if several else []), "load", "picture", "images/s", "tokens each"]
+    heads = ["picture", *(["run"] if several else []), "load", "images/s", "tokens each"]
     return [
         Table(
             key="pictures",
