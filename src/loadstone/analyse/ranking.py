@@ -36,8 +36,10 @@ def ranking(rows: Iterable[Ranked]) -> list[Ranked]:
 
 
 def _at(deployment: str, gpus: int, run_dir: str, cell: CellSummary) -> Ranked:
-    metrics, rate = cell.metrics, cell.lasting().output_tokens_per_s
-    interval = metrics.interval.get("output_tokens_per_s")
+    metrics, rate = cell.metrics, getattr(cell.lasting(), cell.rate_name)
+    interval = metrics.interval.get(cell.rate_name)
+    unit = "output_tokens" if cell.rate_name == "output_tokens_per_s" else "texts"
+    rates = {f"{unit}_per_s": rate, f"{unit}_per_s_per_gpu": rate and rate / gpus}
     ttft, e2e = (
         metrics.ttft_intended_s or metrics.ttft_s if cell.load.is_open else metrics.ttft_s,
         metrics.e2e_intended_s or metrics.e2e_s if cell.load.is_open else metrics.e2e_s,
@@ -47,8 +49,7 @@ def _at(deployment: str, gpus: int, run_dir: str, cell: CellSummary) -> Ranked:
         gpus=gpus,
         run_dir=run_dir,
         load=cell.load,
-        output_tokens_per_s=rate,
-        output_tokens_per_s_per_gpu=None if rate is None else rate / gpus,
+        **rates,
         low=None if interval is None else interval.low / gpus,
         high=None if interval is None else interval.high / gpus,
         ttft_s=ttft.p50 if ttft else None,
@@ -59,7 +60,7 @@ def _at(deployment: str, gpus: int, run_dir: str, cell: CellSummary) -> Ranked:
 
 
 def _order(row: Ranked) -> tuple[bool, bool, bool, int, float]:
-    rate = row.output_tokens_per_s_per_gpu or 0.0
+    rate = row.output_tokens_per_s_per_gpu or row.texts_per_s_per_gpu or 0.0
     steps = round(math.log(rate) / _ALIKE) if rate > 0 else 0
     e2e_s = math.inf if row.e2e_s is None else row.e2e_s
     return row.why is not None, row.slo_met is False, rate <= 0, -steps, e2e_s

@@ -15,6 +15,7 @@ class Ranked(msgspec.Struct, kw_only=True, frozen=True):
     deployment             in shorthand
     run_dir                its run; None where it cannot be simulated, and `why` says what hinders
     output_tokens_per_s_per_gpu, low, high   with the 80 % interval, where it is known
+    texts_per_s_per_gpu    in their place, of requests for vectors or scores
     ttft_s, tpot_s, e2e_s  medians
     slo_met                None without bounds
     """
@@ -25,6 +26,8 @@ class Ranked(msgspec.Struct, kw_only=True, frozen=True):
     load: Load | None = None
     output_tokens_per_s: float | None = None
     output_tokens_per_s_per_gpu: float | None = None
+    texts_per_s: float | None = None
+    texts_per_s_per_gpu: float | None = None
     low: float | None = None
     high: float | None = None
     ttft_s: float | None = None

@@ -80,6 +80,14 @@ def plan_for(
     traffic = _draw_traffic(options, 0, classes)
     if not options.search.gpus:
         raise InputError("--gpus: name the kinds of GPU to choose among, e.g. --gpus h200,b200")
+    pooling = parse_worker(f"{options.model}@1x{options.search.gpus[0]}/tp1").task
+    if pooling is not None:
+        endpoint = "rerank" if pooling == "score" else "embeddings"
+        raise InputError(
+            f"{options.model}: writes no text, for which nothing is recommended; rank deployments"
+            f" with simulate, '{options.model}@1x{{{','.join(options.search.gpus)}}}' --endpoint"
+            f" {endpoint}"
+        )
     prices = parse_prices(options.choice.price) if options.choice.price else Prices()
     gpus = gpu_names(options) if prices else []
     for name, gpu in zip(options.search.gpus, gpus, strict=False):

@@ -649,7 +649,7 @@ def _work(run: StoredRun) -> Iterator[str]:
             number(mapping(workload.get(n)).get("mean")) for n in ("count", "document")
         )
         texts = f"documents of {document:g}" if document else "inputs"
-        yield f"{workload.get('task')}: {count or 0:g} {texts} a request"
+        yield f"{workload.get('task')}, {count or 0:g} {texts} in a request"
         return
     name = str(workload.get("name") or workload.get("file") or "")
     if name and _SHARED not in name:  # else the prefix tells it

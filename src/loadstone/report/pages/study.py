@@ -10,7 +10,7 @@ import msgspec
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure, load_label
+from loadstone.report.data.frames import E2E, INPUTS, OUTPUT, TPOT, TTFT, Measure, load_label
 from loadstone.report.data.pairs import effect, pair_predictions
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import workload_label
@@ -23,6 +23,7 @@ _MEASURES: tuple[
     tuple[str, Callable[[CellPoint], Estimate | None], Callable[[float], str]], ...
 ] = (
     ("output tok/s", lambda point: point.output, lambda value: show_number(value, 4)),
+    ("texts/s", lambda point: point.pooled, lambda value: show_number(value, 4)),
     ("TTFT", lambda point: point.ttft, show_seconds),
     ("TPOT", lambda point: point.tpot, show_seconds),
 )
@@ -179,7 +180,10 @@ def _points(
 
 
 _Pairs = Sequence[tuple[CellPoint, CellPoint]]
-_COMPARED = (("throughput", OUTPUT), ("TTFT", TTFT), ("TPOT", TPOT))
+_Measures = tuple[tuple[str, Measure], ...]
+_COMPARED: _Measures = (("throughput", OUTPUT), ("TTFT", TTFT), ("TPOT", TPOT))
+_OF_TEXTS: _Measures = (("throughput", INPUTS), ("E2E", E2E))
+"""Those of requests for vectors or scores."""
 
 
 def compare_settings(
@@ -194,6 +198,7 @@ def compare_settings(
     by_work = by_key((cell.workload, (cell.load, point)) for cell, point in cells)
     works = sorted(by_work, key=lambda work: -sum(point.ok or 0 for _, point in by_work[work]))
     baseline, *others = settings
+    compared = _OF_TEXTS if all(point.pooled for point in measured) else _COMPARED
     rows: list[list[str]] = []
     for work in works:
         loads = list(dict.fromkeys(load for load, _ in by_work[work]))
@@ -204,7 +209,7 @@ def compare_settings(
             )
             pairs = [(point, base) for point, base in places if point and base]
             if pairs:
-                texts = [_compare(pairs, measure) for _, measure in _COMPARED]
+                texts = [_compare(pairs, measure) for _, measure in compared]
                 rows.append([name, work, *texts, _compare_slo(pairs)])
     if not rows:
         return None, ""
@@ -212,17 +217,18 @@ def compare_settings(
         f"Against {baseline}, the baseline: the geometric mean over the loads that both have. Not"
         " proven: at half of the loads or more the difference is within its interval."
     ]
-    heads = ["setting", "workload", *(name for name, _ in _COMPARED), "SLO"]
+    heads = ["setting", "workload", *(name for name, _ in compared), "SLO"]
     table = Table(
         key="against",
         title=f"Against {baseline}",
         heads=heads,
-        align="wnrrrr",
+        align="wnr" + "r" * len(compared),
         rows=rows,
         notes=notes,
         words=True,
     )
-    return table, _conclude([row for row in rows if row[1] == works[0]], baseline)
+    names = [name for name, _ in compared]
+    return table, _conclude([row for row in rows if row[1] == works[0]], baseline, names)
 
 
 def _compare(pairs: _Pairs, measure: Measure) -> str:
@@ -262,13 +268,13 @@ def _name_held(loads: Sequence[float]) -> str:
     return f"up to {show_load(loads[-1])}" if loads else "at no load"
 
 
-def _conclude(rows: Sequence[Sequence[str]], baseline: str) -> str:
+def _conclude(rows: Sequence[Sequence[str]], baseline: str, measures: Sequence[str]) -> str:
     """Say in a sentence what is proven of each setting."""
     names: dict[str, list[str]] = {}
     for name, _, *texts, slo in rows:
         proven = [
             f"{text} in {measure}"
-            for (measure, _), text in zip(_COMPARED, texts, strict=True)
+            for measure, text in zip(measures, texts, strict=True)
             if text.endswith((" better", " worse"))
         ]
         held = f"SLO held {slo.rpartition(': ')[0]}" if ": " in slo else ""

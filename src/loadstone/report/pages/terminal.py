@@ -232,6 +232,7 @@ def render_ranking(places: Sequence[Ranked]) -> list[Shown]:
         Column("deployment", lambda row: row[1].deployment, "l"),
         Column("load", lambda row: _name(row[1].load) if row[1].load else ""),
         Column("out tok/s/GPU", lambda row: show_number(row[1].output_tokens_per_s_per_gpu, 4)),
+        Column("texts/s/GPU", lambda row: _show_texts(row[1].texts_per_s_per_gpu)),
         Column("80%", lambda row: _show_range(row[1].low, row[1].high)),
         Column("out tok/s", lambda row: show_number(row[1].output_tokens_per_s, 4)),
         Column("TTFT p50", lambda row: show_seconds(row[1].ttft_s)),
@@ -244,6 +245,10 @@ def render_ranking(places: Sequence[Ranked]) -> list[Shown]:
         f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None
     ]
     return [tabulate(columns, enumerate(simulated, 1)), RULE, *unsimulated]
+
+
+def _show_texts(rate: float | None) -> str:
+    return "" if rate is None else show_number(rate, 4)
 
 
 def _show_range(low: float | None, high: float | None) -> str:
