@@ -251,8 +251,8 @@ VALUES = {
 }  # fmt: skip
 """Of arguments that take no count."""
 BESIDE = {"draft": ",num_speculative_tokens=3", "num_speculative_tokens": ",draft=llama-3.2-1b"}
-TIERS = {"kv_host", "kv_disk", "kv_offload", "hicache_write_policy"}
-"""They go together, and each engine has some of them."""
+TIERS = {"kv_host", "kv_disk", "kv_offload", "hicache_write_policy", "task"}
+"""They go together, and each engine has some of them; `task` has tests of its own."""
 ADAPTERS = {
     "max_loras",
     "max_cpu_loras",
