@@ -648,7 +648,7 @@ def _work(run: StoredRun) -> Iterator[str]:
         count, document = (
             number(mapping(workload.get(n)).get("mean")) for n in ("count", "document")
         )
-        texts = f"documents of {document:g}" if document else "inputs"
+        texts = f"documents of {document:g}" if document else "input" if count == 1 else "inputs"
         yield f"{workload.get('task')}, {count or 0:g} {texts} in a request"
         return
     name = str(workload.get("name") or workload.get("file") or "")

@@ -244,7 +244,9 @@ def render_ranking(places: Sequence[Ranked]) -> list[Shown]:
     unsimulated = [
         f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None
     ]
-    return [tabulate(columns, enumerate(simulated, 1)), RULE, *unsimulated]
+    texts = any(row.texts_per_s_per_gpu for row in simulated)
+    rule = RULE.replace("output tokens", "texts") if texts else RULE
+    return [tabulate(columns, enumerate(simulated, 1)), rule, *unsimulated]
 
 
 def _show_texts(rate: float | None) -> str:
