@@ -197,7 +197,7 @@ def test_tool_calls_stay_whole(write: Write) -> None:
 def test_messages_that_cannot_be_sent_are_counted(write: Write) -> None:
     image = [
         {"type": "text", "text": "what is this?"},
-        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "file", "file": {"file_id": "f"}},
     ]
     only_answer = [{"role": "assistant", "content": "b"}]
     dataset = read(
@@ -211,6 +211,17 @@ def test_messages_that_cannot_be_sent_are_counted(write: Write) -> None:
         )
     )
     assert (messages(dataset), dataset.skipped) == ([[user("a")]], 4)
+
+
+def test_pictures_sound_and_videos_are_sent_as_parts(write: Write) -> None:
+    parts = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA=="}},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+    ]
+    dataset = read(write(lines(*({"messages": [user([part])]} for part in parts))))
+    assert messages(dataset) == [[user([part])] for part in parts]
+    assert dataset.describe(None)["parts"] == ["image_url", "input_audio", "video_url"]
 
 
 def test_empty_prompts_are_counted_and_their_lengths_go_with_them(write: Write) -> None:
@@ -295,7 +306,7 @@ def test_messages_as_conversations_have_the_users_messages(write: Write) -> None
     answer = {"role": "assistant", "content": "b"}
     result = {"role": "tool", "content": "r", "tool_call_id": "1"}
     parts = [{"type": "text", "text": "look"}, {"type": "text", "text": "here"}]
-    image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    image = [{"type": "file", "file": {"file_id": "f"}}]
     items = [
         [{"role": "system", "content": "s"}, user("a"), answer, user("c"), answer],
         [{"role": "developer", "content": parts}, user(parts), answer, user("d")],
@@ -382,10 +393,10 @@ def test_what_changes_the_work_and_cannot_be_sent_is_counted(
 def test_what_is_left_out_for_its_parts_is_counted_too(write: Write) -> None:
     image = [
         {"type": "text", "text": "what is this?"},
-        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "file", "file": {"file_id": "f"}},
     ]
     found = read(write(lines({"messages": [user(image)]}, {"messages": [user("a")]})))
-    assert (len(found.prompts), found.skipped, found.dropped) == (1, 1, {"image_url": 1})
+    assert (len(found.prompts), found.skipped, found.dropped) == (1, 1, {"file": 1})
     calls = {"conversations": [turn("human", "a"), turn("function_call", "{}"), turn("human", "b")]}
     assert read(write(lines(calls)), conversations=True).dropped == {"function_call": 1}
 
