@@ -248,6 +248,7 @@ VALUES = {
     "hf_overrides": '{"max_position_embeddings":4096}',
     "json_model_override_args": '{"max_position_embeddings":4096}',
     "prefix_caching": "0", "enable_chunked_prefill": "0", "device_cache_percent": "0.1", "lora_modules": "a=/b",
+    "mm_encoder_tp_mode": "data",
 }  # fmt: skip
 """Of arguments that take no count."""
 BESIDE = {"draft": ",num_speculative_tokens=3", "num_speculative_tokens": ",draft=llama-3.2-1b"}

@@ -584,7 +584,8 @@ def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:
     """Blocks for four requests to the block, of which vLLM keeps one: three are held, and the row
     says so."""
     deployment = parse_worker(
-        "Qwen/Qwen3-VL-8B-Instruct:fp8@1xh100-nvl/kv=fp8,gpu_memory_utilization=0.91"
+        "Qwen/Qwen3-VL-8B-Instruct:fp8@1xh100-nvl/kv=fp8,gpu_memory_utilization=0.91,"
+        "limit_mm_per_prompt=0"
     )
     context = 258_752
     assert memory_of(deployment).requests(context) == 4

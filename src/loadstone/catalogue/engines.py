@@ -81,6 +81,7 @@ CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved
 contrast."""
 
 SWITCHES = (
+    "disable_chunked_mm_input",
     "disable_piecewise_cuda_graph",
     "enable_chunked_prefill",
     "enable_lora",
@@ -88,7 +89,9 @@ SWITCHES = (
     "enforce_eager",
     "eplb",
     "fully_sharded_loras",
+    "mm_enable_dp_encoder",
     "prefix_caching",
+    "skip_mm_profiling",
     "specialize_active_lora",
     "two_batch_overlap",
     *{name for engine in ENGINES.values() for name in engine.switches},

@@ -30,6 +30,7 @@ from loadstone.engines.sharding.limits import (
     Budget,
     Version,
 )
+from loadstone.engines.sharding.pictures import Encoder, encoder_of
 from loadstone.engines.sharding.rank import Rank, ranks_of, shape_of
 
 Order = Literal["mixed", "prefill-first", "static"]
@@ -84,6 +85,7 @@ _COMMON = frozenset(
         "eplb",
         "kv_disk",
         "kv_host",
+        "limit_mm_per_prompt",
         "max_model_len",
         "max_seq_len",
         "num_speculative_tokens",
@@ -116,6 +118,22 @@ class _Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rope_parameters: _Scaling | None = None
     rope_scaling: _Scaling | None = None
     max_position_embeddings: int | None = None
+
+
+class _PictureLimit(msgspec.Struct, frozen=True):
+    """Holds a limit with the size to be ready for, which changes nothing here."""
+
+    count: int | None = None
+
+
+class _PictureLimits(msgspec.Struct, frozen=True):
+    """Holds limits of a request's media by their kind."""
+
+    image: int | _PictureLimit | None = None
+
+    @property
+    def most(self) -> int | None:
+        return self.image.count if isinstance(self.image, _PictureLimit) else self.image
 
 
 class Era(NamedTuple):
@@ -229,6 +247,7 @@ class EngineRules:
     static_argument    its argument for the share of memory that weights and cache get, if it lowers
                        that for chunks
     handover           how its prefill workers hand caches to its decode workers; None: they cannot
+    picture_arguments  its arguments for pictures, and the first release that has each
     router_in_image    whether the router between them is in the engine's own image
     """
 
@@ -253,6 +272,7 @@ class EngineRules:
     priority_argument: ClassVar[tuple[str, str] | None] = None
     static_argument: ClassVar[str] = ""
     handover: ClassVar[Handover | None] = None
+    picture_arguments: ClassVar[Mapping[str, Version]] = {}
     router_in_image: ClassVar[bool] = True
     spelled: ClassVar[frozenset[str]] = _COMMON
 
@@ -324,6 +344,65 @@ class EngineRules:
         None: not known, or it takes none."""
         return self.worker.model.visual
 
+    # --- pictures ---------------------------------------------------------------------------------
+
+    def encoder(self, limits: BatchLimits) -> Encoder | None:
+        """Return how it encodes pictures in steps of these limits; None: it takes none, or its
+        model's rule or tower is not known."""
+        return None if self.most_pictures == 0 else encoder_of(self.visual)
+
+    @property
+    def most_pictures(self) -> int | None:
+        """Return the pictures that a request may have, by `limit_mm_per_prompt`; None: any number.
+        Raises InputError."""
+        text = self.worker.argument("limit_mm_per_prompt")
+        if text is None:
+            return None
+        try:
+            limit = msgspec.json.decode(text, type=int | _PictureLimits)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            limit = -1
+        most = limit if isinstance(limit, int) else limit.most
+        if most is not None and most < 0:
+            raise InputError(
+                f"--limit-mm-per-prompt: {text!r} is no limit; write limit_mm_per_prompt=2, or"
+                ' {"image": 2, "video": 0}'
+            )
+        return most
+
+    @property
+    def picture_limits(self) -> str | None:
+        """Return `limit_mm_per_prompt` as JSON of an object."""
+        text = self.worker.argument("limit_mm_per_prompt")
+        return f'{{"image": {text}}}' if text is not None and text.isdecimal() else text
+
+    @property
+    def copies_tower(self) -> bool:
+        """Return whether each rank has the whole tower, and encodes pictures of its own."""
+        return False
+
+    @property
+    def processor_cache_bytes(self) -> float | None:
+        """Return the bytes of the host's memory that keep prepared pictures; None: not known."""
+        return None
+
+    def picture_refusal(self) -> str | None:
+        """Return why its release does not take pictures as the deployment says."""
+        worker = self.worker
+        for name, since in self.picture_arguments.items():
+            if worker.argument(name) is not None and self.version < since:
+                release = ".".join(map(str, since))
+                return (
+                    f"{name}: {worker.engine} {worker.engine_version} has no such argument; leave"
+                    f" it out, or use {release}"
+                )
+        if self.most_pictures is not None and "limit_mm_per_prompt" not in self.spelled:
+            return f"limit_mm_per_prompt: {worker.engine} has no such argument; leave it out"
+        mode = worker.argument("mm_encoder_tp_mode")
+        if mode not in (None, "weights", "data"):
+            return f"mm_encoder_tp_mode={mode}: is not known; use weights or data"
+        return None
+
     # --- memory -----------------------------------------------------------------------------------
 
     @property
@@ -342,6 +421,12 @@ class EngineRules:
         )
         if worker.task is not None:  # nothing is sampled
             stages = tuple(msgspec.structs.replace(stage, head=False) for stage in stages)
+        if self.copies_tower:
+            first, parts = stages[0], worker.tp - 1
+            copied = worker.model.vision_parameters * parts / worker.tp
+            copied *= FORMATS[worker.model.dtype].bytes
+            whole = msgspec.structs.replace(first, weights_bytes=first.weights_bytes + copied)
+            stages = (whole, *stages[1:])
         drafting = worker.drafting
         if drafting is None:
             return stages

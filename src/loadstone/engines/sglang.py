@@ -6,8 +6,10 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
    after their capture]
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
@@ -27,7 +29,9 @@ from loadstone.engines.sharding.limits import (
     MIB,
     BatchLimits,
     Budget,
+    Version,
 )
+from loadstone.engines.sharding.pictures import Encoder
 from loadstone.engines.sharding.rank import Rank
 
 CONTEXT_BYTES = 0.51 * GIB
@@ -107,6 +111,8 @@ _PRIORITY_SWITCHES = (
     "schedule_low_priority_values_first",
     "disable_priority_preemption",
 )
+_IO_WORKERS = 4
+"""Its SGLANG_IO_WORKERS."""
 _DIST_PORT = 20000
 _BOOTSTRAP_PORT = 8998
 
@@ -163,6 +169,11 @@ class Sglang(EngineRules):
     quantises = True
     loads_first = True
     static_argument = "mem_fraction_static"
+    picture_arguments: ClassVar[Mapping[str, Version]] = {
+        "limit_mm_per_prompt": (0, 5, 4),
+        "mm_enable_dp_encoder": (0, 5, 6),
+        "mm_attention_backend": (0, 5),
+    }
     handover = Handover(
         reserves_first=True,
         spare_tokens=512,
@@ -303,6 +314,18 @@ class Sglang(EngineRules):
             request_states=REQUEST_STATES if self._shares_states else 1,
             adapters_bytes=adapters,
         )
+
+    def encoder(self, limits: BatchLimits) -> Encoder | None:
+        """Return its encoder: all pictures of a batch of prompts; what they take is in the slack
+        that mem_fraction_static leaves."""
+        encoder = super().encoder(limits)
+        if encoder is None:
+            return None
+        return msgspec.structs.replace(encoder, copies=self.copies_tower, threads=_IO_WORKERS)
+
+    @property
+    def copies_tower(self) -> bool:
+        return self.worker.switch("mm_enable_dp_encoder") is True
 
     @property
     def adapter_slots(self) -> AdapterSlots | None:
@@ -524,6 +547,9 @@ class Sglang(EngineRules):
             *self._speculation,
             *self._offload_flags,
             *self.lora_flags,
+            ("limit-mm-data-per-request", self.picture_limits),
+            ("mm-enable-dp-encoder", self.copies_tower),
+            ("mm-attention-backend", worker.argument("mm_attention_backend")),
             ("enable-metrics", True),
             *self._pool_flags(site),
         ]

@@ -73,7 +73,12 @@ class TensorrtLlm(EngineRules):
     """Its KvCacheConfig."""
     step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
-    spelled = EngineRules.spelled.union(LORA_ARGUMENTS) - {"eplb", "task", "two_batch_overlap"}
+    spelled = EngineRules.spelled.union(LORA_ARGUMENTS) - {
+        "eplb",
+        "limit_mm_per_prompt",
+        "task",
+        "two_batch_overlap",
+    }
     handover = Handover(
         reserves_first=False,
         spare_tokens=None,

@@ -6,8 +6,10 @@ KV = ⌈total · gpu_memory_utilization⌉ − weights − peak activation − r
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
 
 from loadstone.catalogue.architecture.model import (
     CompressedAttention,
@@ -34,8 +36,10 @@ from loadstone.engines.sharding.limits import (
     GIB,
     BatchLimits,
     Budget,
+    Version,
 )
 from loadstone.engines.sharding.packed_cache import packed
+from loadstone.engines.sharding.pictures import Encoder
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
@@ -96,6 +100,14 @@ _DRAFT_GRAPHS_SINCE = (0, 26)
 """From then on a draft model's passes run as CUDA graphs; before, they were captured and never
 replayed (its pull request 47460, July 2026)."""
 _NO_MORE_WORDS_SINCE, _MORE_WORDS = (0, 12), 256
+_PICTURE_FLAGS = ("mm_encoder_tp_mode", "mm_processor_cache_gb", "api_server_count")
+_PICTURE_SWITCHES = ("skip_mm_profiling", "disable_chunked_mm_input")
+_JSON_LIMITS_SINCE = (0, 9)
+"""Before, --limit-mm-per-prompt was image=2."""
+_PROCESSOR_CACHE_GIB, _MEDIA_THREADS = 4.0, 8
+"""Its --mm-processor-cache-gb of each process, and VLLM_MEDIA_LOADING_THREAD_COUNT of each API
+server."""
+_SEEN_WHOLE = ("gemma3", "gemma4")
 _MASTER_PORT, _RPC_PORT = 29501, 13345
 _SIDE, _SIDE_PORT, _SIDE_PORTS = "VLLM_NIXL_SIDE_CHANNEL", 5600, 100
 _TRANSFERS = {
@@ -138,6 +150,14 @@ class Vllm(EngineRules):
     spreads_experts = True
     quantises = True
     needs_context = True
+    picture_arguments: ClassVar[Mapping[str, Version]] = {
+        "limit_mm_per_prompt": (0, 6),
+        "mm_encoder_tp_mode": (0, 10, 1),
+        "mm_processor_cache_gb": (0, 10, 1),
+        "skip_mm_profiling": (0, 10, 1),
+        "disable_chunked_mm_input": (0, 8),
+        "api_server_count": (0, 9),
+    }
     handover = Handover(
         reserves_first=False,
         spare_tokens=0,
@@ -226,7 +246,69 @@ class Vllm(EngineRules):
             runtime_bytes=runtime_bytes(worker) + beside,
             graphs_bytes=GRAPHS_BYTES if self.version >= (0, 21) and not without_graphs else 0.0,
             adapters_bytes=self.adapters_bytes(rank),
+            **self._encoder_bytes(rank, limits),
         )
+
+    def encoder(self, limits: BatchLimits) -> Encoder | None:
+        """Return its encoder: in a step, and in the cache, as many embeddings as a step has tokens,
+        or the largest picture has (v1/core/encoder_cache_manager.py, 0.32). Where tokens of a
+        picture see each other, it is not split."""
+        encoder = super().encoder(limits)
+        if encoder is None:
+            return None
+        by_model = self.worker.model.model_type.startswith(_SEEN_WHOLE)
+        return msgspec.structs.replace(
+            encoder,
+            step_tokens=max(limits.max_batched_tokens, encoder.largest.seen),
+            copies=self.copies_tower,
+            whole=by_model or self.worker.switch("disable_chunked_mm_input") is True,
+            threads=_MEDIA_THREADS * self._api_servers,
+        )
+
+    def _encoder_bytes(self, rank: Rank, limits: BatchLimits) -> dict[str, Any]:
+        """Return the Budget's bytes of pictures; the tower is on the first stage."""
+        encoder, worker = self.encoder(limits), self.worker
+        if encoder is None or rank.stage or self.is_v0:
+            return {}
+        profiled = worker.switch("skip_mm_profiling") is not True
+        return {
+            "embeddings_bytes": encoder.cache_bytes(worker.model),
+            "tower_bytes": encoder.activation_bytes(worker.model, worker.tp) if profiled else 0.0,
+        }
+
+    @property
+    def copies_tower(self) -> bool:
+        return self.worker.argument("mm_encoder_tp_mode") == "data"
+
+    @property
+    def _api_servers(self) -> int:
+        return self.worker.count("api_server_count") or self.worker.dp
+
+    @property
+    def processor_cache_bytes(self) -> float | None:
+        """Return 4 GiB, or `mm_processor_cache_gb`, for each API server and each replica."""
+        worker = self.worker
+        if self.is_v0 or self.most_pictures == 0 or worker.model.visual is None:
+            return None
+        size = worker.argument("mm_processor_cache_gb")
+        try:
+            gib = _PROCESSOR_CACHE_GIB if size is None else float(size)
+        except ValueError:
+            gib = -1.0
+        if not 0 <= gib < math.inf:
+            raise InputError(f"--mm-processor-cache-gb: {size!r} is no size; write e.g. 4")
+        return gib * GIB * (self._api_servers + worker.dp)
+
+    @property
+    def _picture_flags(self) -> Flags:
+        worker, limits = self.worker, self.picture_limits
+        if limits is not None and self.version < _JSON_LIMITS_SINCE:
+            limits = f"image={self.most_pictures}"
+        return [
+            ("limit-mm-per-prompt", limits),
+            *((name, worker.argument(name)) for name in _PICTURE_FLAGS),
+            *((name, worker.switch(name) is True) for name in _PICTURE_SWITCHES),
+        ]
 
     @property
     def adapter_slots(self) -> AdapterSlots | None:
@@ -466,6 +548,7 @@ class Vllm(EngineRules):
             ("kv-transfer-config", _TRANSFERS.get(site.role or "")),
             *self._offload_flags,
             *self.lora_flags,
+            *self._picture_flags,
         ]
         ranks = worker.moe_ranks if worker.attention_dp else worker.tp * worker.dp
         if worker.ep > 1 and worker.ep != ranks:

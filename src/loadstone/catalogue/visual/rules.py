@@ -41,6 +41,11 @@ class Counted(NamedTuple):
     def patches(self) -> int:
         return sum(self.tiles)
 
+    @property
+    def seen(self) -> int:
+        """Return the states that the tower hands to the text model."""
+        return self.embeddings or self.cross
+
 
 def count_scaled(width: int, height: int, numbers: Numbers) -> Counted:
     """Count where sides become multiples of a factor, between a least and a most number of pixels

@@ -62,5 +62,5 @@ class Visual(msgspec.Struct, frozen=True):
         """Return what the tower computes for a picture; None where its shape is not known."""
         if self.tower is None:
             return None
-        joins = 2 * (counted.embeddings or counted.cross) * self.tower.joined
+        joins = 2 * counted.seen * self.tower.joined
         return sum(map(self.tower.flops, counted.tiles)) + joins

@@ -24,6 +24,8 @@ class Budget(msgspec.Struct, frozen=True):
                       apart
     request_states    states that it keeps there for each running request
     adapters_bytes    slots of LoRA adapters, where they are taken before the cache
+    embeddings_bytes  the cache of pictures' embeddings, and tower_bytes: what the tower needs while
+                      it encodes the largest picture, where they are taken before the cache
     """
 
     total_bytes: float
@@ -35,12 +37,15 @@ class Budget(msgspec.Struct, frozen=True):
     state_bytes: float = 0.0
     request_states: int = 1
     adapters_bytes: float = 0.0
+    embeddings_bytes: float = 0.0
+    tower_bytes: float = 0.0
 
     @property
     def kv_bytes(self) -> float:
         """Return the room for the KV cache; negative where the rest alone does not fit."""
         taken = self.outside_bytes + self.weights_bytes + self.activation_bytes + self.runtime_bytes
         taken += self.graphs_bytes + self.state_bytes + self.adapters_bytes
+        taken += self.embeddings_bytes + self.tower_bytes
         return self.total_bytes - taken
 
 

@@ -49,6 +49,7 @@ def find_misfits(rules: EngineRules) -> list[str]:
         rules.draft_refusal(),
         rules.offload_refusal(),
         rules.adapter_refusal(),
+        rules.picture_refusal(),
     ]
     return list(dict.fromkeys(line for line in lines if line is not None))
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,7 @@ from loadstone.catalogue.engines import not_simulated
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
 from loadstone.engines.rules import EngineRules
+from loadstone.engines.sharding.limits import Budget
 from loadstone.engines.sharding.rank import kv_replication, sequence_bytes
 from loadstone.predict.sizing.check import beyond_context, contradictions
 from loadstone.predict.sizing.memory import (
@@ -61,6 +62,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     staging_bytes            of such a worker, room that caches on their way take: buffers beside
                              the cache, and what is kept free in it for each request
     adapters_bytes           slots for LoRA adapters, used or not; None: there are none
+    embeddings_bytes         the cache of pictures' embeddings, on every rank; None: the engine
+                             takes no pictures, or none before its cache
+    tower_bytes              what the tower for pictures needs while it encodes the largest one
+    processor_cache_bytes    of the host's memory, for pictures that are prepared; None: not known
     assumed                  what the model's config left open and was assumed, and fields not
                              understood; a draft that is not counted
     """
@@ -100,10 +105,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
     staging_bytes: float | None = None
     adapters_bytes: float | None = None
+    embeddings_bytes: float | None = None
+    tower_bytes: float | None = None
+    processor_cache_bytes: float | None = None
 
     @property
     def machine(self) -> str:
         return f"{self.gpus}×{self.gpu}"
+
+    @property
+    def pictures_bytes(self) -> float:
+        return (self.embeddings_bytes or 0.0) + (self.tower_bytes or 0.0)
 
 
 def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> Row:
@@ -165,6 +177,7 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
             if rules.has_adapters
             else None
         ),
+        **_pictures(rules, ways, budgets),
         why=_why(worker, memory, _Request(taken, batch, longest, seqs), fits, wrong),
         assumed="; ".join(
             [
@@ -174,6 +187,15 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
             ]
         ),
     )
+
+
+def _pictures(rules: EngineRules, ways: int, budgets: list[Budget]) -> dict[str, Any]:
+    names = ("embeddings_bytes", "tower_bytes")
+    sizes = {name: ways * sum(getattr(budget, name) for budget in budgets) for name in names}
+    if not sizes["embeddings_bytes"]:
+        return {}
+    found = {name: _as_integer(value) for name, value in sizes.items()}
+    return {**found, "processor_cache_bytes": rules.processor_cache_bytes}
 
 
 def pool_sizes(

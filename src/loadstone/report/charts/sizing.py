@@ -106,7 +106,7 @@ def _parts(row: Row) -> dict[str, float]:
     gpus = row.gpus * _GIB
     sizes = (
         row.weights_bytes + (row.adapters_bytes or 0.0),
-        row.activation_bytes,
+        row.activation_bytes + row.pictures_bytes,
         row.kv_bytes,
         row.free_bytes,
         row.reserve_bytes,

@@ -83,7 +83,7 @@ def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
         _parallel(row),
         *([row.engine] if several else []),
         f"{(row.weights_bytes + (row.adapters_bytes or 0.0)) / gib:.1f}",
-        f"{row.activation_bytes / gib:.1f}",
+        f"{(row.activation_bytes + row.pictures_bytes) / gib:.1f}",
         f"{row.kv_bytes / gib:.1f}",
         f"{(row.free_bytes + row.kv_bytes) / gib:.1f}",
         f"{row.kv_capacity_tokens:,}",
