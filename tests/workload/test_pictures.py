@@ -143,6 +143,14 @@ def test_files_hold_the_pixels_and_say_their_size() -> None:
     assert picture_size("bm8gcGljdHVyZQ==") is None
 
 
+def test_jpeg_without_its_library_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadstone.core.extras.find_spec", lambda name: None)
+    pixels = draw_pixels("k", 9, 9, "photo")
+    with pytest.raises(InputError, match=r"--image-format jpeg: PIL .*loadstone\[images\]"):
+        encode(pixels, PictureShape(9, 9))
+    assert encode(pixels, PictureShape(9, 9, format="png")).startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("endpoint", "path"),
     [
