@@ -453,7 +453,7 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
             "llama-3.1-8b@8xh100/disable_cuda_graph=1",
             "an argument of sglang, not of vllm; here it is enforce_eager",
         ),
-        ("llama-3-70b@8xh200/enable_lora=1", "is not simulated here; leave it out"),
+        ("llama-3-70b@8xh200/swap_space=4", "is not simulated here; leave it out"),
         ("llama-3-70b@8xh200/quantization=awq", "after the model's name: llama-3-70b:int4@"),
         ("llama-3-70b@8xh200/dtype=bfloat16", "after the model's name: llama-3-70b:bf16@"),
         ("llama-3-70b@8xh200/engine=tensorrt-llm,max_input_len=8192", "max_seq_len does"),
