@@ -140,8 +140,13 @@ def _count_replicas(series: list[MetricSeries], source: str) -> FleetFigures | N
         )
         if until_s - at_s > _MOMENT_S
     ]
-    kept = [change for n, change in enumerate(changes) if not n or change[1] != changes[n - 1][1]]
+    kept = drop_repeats(changes)
     return FleetFigures(policy="measured", replicas=kept, source=source) if len(kept) > 1 else None
+
+
+def drop_repeats(changes: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Leave out changes to the value that there was."""
+    return [change for n, change in enumerate(changes) if not n or change[1] != changes[n - 1][1]]
 
 
 # --- servers --------------------------------------------------------------------------------------

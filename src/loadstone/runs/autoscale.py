@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from loadstone.analyse.metrics import meets_bounds
+from loadstone.analyse.server_figures import drop_repeats
 from loadstone.analyse.slo import request_bounds
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core import arrays, run_folder
@@ -30,7 +32,7 @@ from loadstone.predict.autoscaler.policy import (
 )
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.latencies import request_rows
+from loadstone.predict.simulator.latencies import classes_of, request_rows
 from loadstone.predict.simulator.parts import take_requests
 from loadstone.predict.simulator.pipeline import engines_of
 from loadstone.predict.simulator.run import CellRun, Look
@@ -42,6 +44,8 @@ _WINDOWS = 96
 _LEAST_WINDOW_S = 60.0
 _MOST_REQUESTS = 50_000
 """That static fleets and oracle are simulated with; of more a part, window by window."""
+_WHOLE = -1
+"""In the place of a window: all of a run."""
 _MOST_REPLICAS = 4096
 _MOST_POINTS = 2000
 """Readings that a run keeps."""
@@ -108,28 +112,24 @@ def _measured_starts(deployment: Deployment, out: Path) -> list[float]:
 def capacity_of(fleet: Fleet, scaler: Autoscaler) -> CapacityOf | None:
     """Return what the planner takes for the requests/s of a replica: by the closed form, the most
     at which means of TTFT and TPOT are within its bounds."""
-    model, known = fleet.model, dict[tuple[int, int], float]()
+    model, in_step = fleet.model, fleet.replicas if fleet.in_step else 1
     if scaler.policy != "planner" or not isinstance(model, StepModel):
         return None
 
-    def capacity(prompt: float, answer: float) -> float:
-        key = round(prompt), max(1, round(answer))
-        if key not in known:
-            in_step = fleet.replicas if fleet.in_step else 1
-            lengths, rates = Lengths(*key), [1e-9]
-            for seldom in (True, False):
-                for state in steady_states(model, fleet.policy, in_step, lengths, seldom=seldom):
-                    ttft_s = (
-                        state.base_s + state.busy * state.queue_s if state.busy < 1 else math.inf
-                    )
-                    if ttft_s <= (scaler.ttft_s or math.inf) and state.tpot_s <= (
-                        scaler.tpot_s or math.inf
-                    ):
-                        rates.append(state.rate_per_s * in_step)
-            known[key] = max(rates)
-        return known[key]
+    most_ttft_s, most_tpot_s = scaler.ttft_s or math.inf, scaler.tpot_s or math.inf
 
-    return capacity
+    @cache
+    def capacity(prompt: int, answer: int) -> float:
+        rates = [1e-9]
+        for seldom in (True, False):
+            lengths = Lengths(prompt, answer)
+            for state in steady_states(model, fleet.policy, in_step, lengths, seldom=seldom):
+                ttft_s = state.base_s + state.busy * state.queue_s if state.busy < 1 else math.inf
+                if ttft_s <= most_ttft_s and state.tpot_s <= most_tpot_s:
+                    rates.append(state.rate_per_s * in_step)
+        return max(rates)
+
+    return lambda prompt, answer: capacity(round(prompt), max(1, round(answer)))
 
 
 # --- how it went ----------------------------------------------------------------------------------
@@ -143,12 +143,8 @@ class ServedRequests(NamedTuple):
 
 
 def requests_of(run: CellRun, plan: Plan) -> ServedRequests:
-    rows = request_rows(run)
+    rows, classes = request_rows(run), classes_of(run, plan)
     measured = rows["measured"]
-    planned = plan.rows(run.requests.cell)
-    classes = np.zeros(len(rows), np.int64)
-    if plan.traffic_class is not None:
-        classes = plan.traffic_class[planned.start : planned.stop].astype(np.int64)
     return ServedRequests(rows[measured], classes[measured])
 
 
@@ -238,10 +234,7 @@ class _Forecast:
 
 @dataclass
 class References:
-    """Simulates fleets of fixed size, and the oracle, with a plan of one load.
-
-    tell  says what goes on
-    """
+    """Simulates fleets of fixed size, and the oracle, with a plan of one load."""
 
     plan: Plan
     fleet: Fleet
@@ -249,7 +242,6 @@ class References:
     gpus: int
     span_s: float
     start_up_s: float
-    tell: Callable[[str], None] = lambda text: None
     _known: dict[tuple[int, int], ServedRequests] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -263,7 +255,7 @@ class References:
         self._whole = every == 1
         total = sum(len(self._windows[number]) for number in self._taken)
         self.sampled = total / max(1, len(self.plan))
-        self._parts: dict[int, Plan] = {}
+        self._parts = {_WHOLE: self.plan}
 
     def static(self, replicas: int) -> FleetPoint:
         """Return the point of so many replicas, all the time."""
@@ -334,29 +326,21 @@ class References:
 
     def _serve(self, replicas: int) -> ServedRequests:
         """Simulate so many replicas all the time: with the whole plan, or with parts of it."""
-        self.tell(f"simulating {replicas} replicas")
-        if not self._whole:
-            return _join([self._window(number, replicas) for number in self._taken])
-        key = -1, replicas
-        if key not in self._known:
-            self._known[key] = self._run(self.plan, replicas)
-        return self._known[key]
+        taken = [_WHOLE] if self._whole else self._taken
+        return _join([self._window(number, replicas) for number in taken])
 
     def _window(self, window: int, replicas: int) -> ServedRequests:
-        """Simulate a window alone, from rest."""
+        """Simulate a window alone, from rest, or the whole."""
         key = window, replicas
         if key not in self._known:
             if window not in self._parts:
                 rows, start_s = self._windows[window], window * self.window_s
                 rate = len(rows) / self.window_s
                 self._parts[window] = take_requests(self.plan, rows, start_s, rate)
-            self._known[key] = self._run(self._parts[window], replicas)
+            plan, count = self._parts[window], self.fleet.replicas * replicas
+            many = replace(self.fleet, replicas=count, workers=replicas)
+            self._known[key] = requests_of(run_cell(plan, 0, many), plan)
         return self._known[key]
-
-    def _run(self, plan: Plan, replicas: int) -> ServedRequests:
-        fleet = self.fleet
-        many = replace(fleet, replicas=fleet.replicas * replicas, workers=replicas)
-        return requests_of(run_cell(plan, 0, many), plan)
 
 
 def _begins_s(plan: Plan) -> Floats:
@@ -444,9 +428,9 @@ class Scaling:
             policy=scaler.policy,
             gpu_hours=point.gpu_hours,
             attainment=point.attainment,
-            replicas=_steps([(each.at_s - start_s, each.ready) for each in log.changes]),
-            wanted=_steps([(each.at_s - start_s, each.wanted) for each in log.changes]),
-            paid=_steps([(each.at_s - start_s, each.paid) for each in log.changes]),
+            replicas=drop_repeats([(each.at_s - start_s, each.ready) for each in log.changes]),
+            wanted=drop_repeats([(each.at_s - start_s, each.wanted) for each in log.changes]),
+            paid=drop_repeats([(each.at_s - start_s, each.paid) for each in log.changes]),
             metric=scaler.metrics[0].metric if scaler.metrics else "in_flight",
             readings=[(at_s - start_s, value) for at_s, value in log.readings[::every]],
             attained=self._attained(run, references.window_s),
@@ -475,12 +459,3 @@ class Scaling:
             (float(number * window_s), float(met[number] / sent[number]))
             for number in np.flatnonzero(sent).tolist()
         ]
-
-
-def _steps(changes: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Leave out what repeats."""
-    return [
-        change
-        for number, change in enumerate(changes)
-        if not number or change[1] != changes[number - 1][1]
-    ]

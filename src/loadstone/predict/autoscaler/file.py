@@ -73,12 +73,6 @@ def _count(value: Any, key: str) -> int:
     return value
 
 
-def _predictor(value: Any, key: str) -> str:
-    if value not in ("last", "line"):
-        raise InputError(f"{key}: {value!r} must be last (as the window was) or line (its trend)")
-    return str(value)
-
-
 def _mapping(value: Any, key: str, keys: tuple[str, ...], example: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not value:
         raise InputError(f"{key}: is no mapping; write e.g. {example}")
@@ -179,17 +173,7 @@ _KEYS: Mapping[str, _Key] = {
     "tolerance": _Key(_share, "tolerance", ("hpa",)),
     "ttft": _Key(_positive_seconds, "ttft_s", ("slo", "planner")),
     "tpot": _Key(_positive_seconds, "tpot_s", ("slo", "planner")),
-    "quantile": _Key(_share, "quantile", ("slo",)),
-    "up_at": _Key(_number, "up_at", ("slo",)),
-    "down_at": _Key(_number, "down_at", ("slo",)),
-    "clamp": _Key(_number, "clamp", ("slo",)),
-    "smooth": _Key(_seconds, "smooth_s", ("slo",)),
-    "predictor": _Key(_predictor, "predictor", ("planner",)),
     "capacity": _Key(_number, "capacity_per_s", ("planner",)),
-    "kv": _Key(_share, "kv", ("saturation",)),
-    "queue": _Key(_number, "queue", ("saturation",)),
-    "spare_kv": _Key(_share, "spare_kv", ("saturation",)),
-    "spare_queue": _Key(_number, "spare_queue", ("saturation",)),
     "replicas": _Key(_count, "replicas", ("fixed",)),
     "schedule": _Key(_schedule, "schedule", ("clock",)),
 }
@@ -205,19 +189,11 @@ def presets() -> Mapping[str, Mapping[str, Any]]:
 def read_autoscaler(named: str, slo: Mapping[str, float] | None = None) -> Autoscaler:
     """Read the autoscaler of a file, or the preset of that name. `slo`: the bounds of the run, from
     which a law has those that it is not given. Raises InputError."""
+    place, file = f"--autoscale {named}", Path(named)
     if named in presets():
-        given: Mapping[str, Any] = {"preset": named}
-    elif Path(named).suffix not in (".yaml", ".yml") and not Path(named).exists():
-        raise InputError(
-            f"--autoscale {named}: no file, and no preset; there are {', '.join(presets())}"
-        )
-    else:
-        given = _read_file(Path(named))
-    return _make(given, f"--autoscale {named}", slo or {})
-
-
-def _read_file(file: Path) -> Mapping[str, Any]:
-    place = f"--autoscale {file}"
+        return _make({"preset": named}, named, place, slo or {})
+    if file.suffix not in (".yaml", ".yml") and not file.exists():
+        raise InputError(f"{place}: no file, and no preset; there are {', '.join(presets())}")
     try:
         document = decode_yaml(
             read_bytes(file, _MAX_BYTES, "give a file of an autoscaler").decode()
@@ -226,10 +202,11 @@ def _read_file(file: Path) -> Mapping[str, Any]:
         raise InputError(f"{place}: no YAML ({error}); see docs/autoscale.md") from None
     if not isinstance(document, dict):
         raise InputError(f"{place}: is no mapping; write e.g. policy: hpa")
-    return {str(key).replace("-", "_"): value for key, value in document.items()}
+    given = {str(key).replace("-", "_"): value for key, value in document.items()}
+    return _make(given, file.stem, place, slo or {})
 
 
-def _make(given: Mapping[str, Any], place: str, slo: Mapping[str, float]) -> Autoscaler:
+def _make(given: Mapping[str, Any], name: str, place: str, slo: Mapping[str, float]) -> Autoscaler:
     """Make an autoscaler of keys, over those of its preset."""
     chosen = given.get("preset", given.get("policy"))
     base = presets().get(str(chosen))
@@ -256,13 +233,13 @@ def _make(given: Mapping[str, Any], place: str, slo: Mapping[str, float]) -> Aut
                 f"{place}: {key} is a key of policy {' and '.join(_KEYS[key].policies)}, and this"
                 f" is {policy}; leave it out"
             )
-    values = {key: value for key, value in (dict(base) | dict(given)).items() if key in _KEYS}
     fields = {
-        _KEYS[key].field: _KEYS[key].read(value, f"{place}: {key}") for key, value in values.items()
+        _KEYS[key].field: _KEYS[key].read(value, f"{place}: {key}")
+        for key, value in (dict(base) | dict(given)).items()
+        if key in _KEYS
     }
     if isinstance(fields.get("start_up_s"), StartUp):
         fields["start_up"] = fields.pop("start_up_s")
-    name = str(chosen) if given.keys() <= {"preset"} else Path(place.split(" ", 1)[1]).stem
     scaler = Autoscaler(policy=cast(Policy, policy), name=name, **_bounded(policy, fields, slo))
     _check(scaler, place)
     return scaler
@@ -280,34 +257,36 @@ def _bounded(policy: str, fields: dict[str, Any], slo: Mapping[str, float]) -> d
 
 def _check(scaler: Autoscaler, place: str) -> None:
     """Refuse values that do not go together. Raises InputError."""
-    law = scaler.policy in _LAWS
-    problem = None
-    if law and scaler.min > scaler.max:
-        problem = f"min {scaler.min} is above max {scaler.max}; lower min, or raise max"
-    elif law and not scaler.max:
-        problem = "max is 0, which serves nothing; give 1 or more"
-    elif law and not scaler.min and scaler.policy in ("slo", "planner"):
-        problem = f"min is 0, and policy {scaler.policy} cannot start from nothing; give 1 or more"
-    elif scaler.policy == "hpa" and not scaler.min and not _wakes(scaler):
-        problem = (
+    policy, law, from_nothing = scaler.policy, scaler.policy in _LAWS, not scaler.min
+    wakes = any(target.metric in _WAKING for target in scaler.metrics)
+    bounded = scaler.ttft_s is not None or scaler.tpot_s is not None
+    problems = (
+        (law and scaler.min > scaler.max, f"min {scaler.min} is above max {scaler.max}; lower min"),
+        (law and not scaler.max, "max is 0, which serves nothing; give 1 or more"),
+        (
+            from_nothing and policy in ("slo", "planner"),
+            f"min is 0, and policy {policy} cannot start from nothing; give 1 or more",
+        ),
+        (
+            from_nothing and policy == "hpa" and not wakes,
             "min is 0, and no metric tells that requests wait; add one of"
-            f" {', '.join(_WAKING)} to metrics"
-        )
-    elif scaler.policy == "slo" and scaler.ttft_s is None and scaler.tpot_s is None:
-        problem = "policy slo needs a bound; give ttft or tpot, or --slo"
-    elif scaler.policy == "slo" and scaler.down_at >= scaler.up_at:
-        problem = f"down_at {scaler.down_at:g} must be below up_at {scaler.up_at:g}"
-    elif scaler.policy == "clock" and not scaler.schedule:
-        problem = 'policy clock needs a schedule; write e.g. schedule: {"00:00": 2, "08:00": 6}'
-    elif scaler.hold == 0:
-        problem = "hold is 0, and the router would send nothing; give 1 or more, or leave it out"
-    elif not scaler.most:
-        problem = "there is never a replica; give 1 or more"
-    elif scaler.initial is not None and scaler.initial > scaler.most:
-        problem = f"initial {scaler.initial} is more than ever may be, {scaler.most}"
-    if problem is not None:
-        raise InputError(f"{place}: {problem}")
-
-
-def _wakes(scaler: Autoscaler) -> bool:
-    return any(target.metric in _WAKING for target in scaler.metrics)
+            f" {', '.join(_WAKING)} to metrics",
+        ),
+        (
+            policy == "slo" and not bounded,
+            "policy slo needs a bound; give ttft or tpot, or --slo",
+        ),
+        (
+            policy == "clock" and not scaler.schedule,
+            'policy clock needs a schedule; write e.g. schedule: {"00:00": 2, "08:00": 6}',
+        ),
+        (scaler.hold == 0, "hold is 0, and the router would send nothing; give 1 or more"),
+        (not scaler.most, "there is never a replica; give 1 or more"),
+        (
+            (scaler.initial or 0) > scaler.most,
+            f"initial {scaler.initial} is more than ever may be, {scaler.most}",
+        ),
+    )
+    for found, problem in problems:
+        if found:
+            raise InputError(f"{place}: {problem}")

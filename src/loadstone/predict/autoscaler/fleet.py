@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from loadstone.core.plan import Plan
-from loadstone.predict.autoscaler.policy import Autoscaler, FleetSignals
+from loadstone.predict.autoscaler.policy import QUANTILE, Autoscaler, FleetSignals
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.cell import arrive, turn_away
@@ -120,7 +120,7 @@ class ScaledFleet:
         self._starting: list[_Member] = []
         self._ready: list[_Member] = []
         self._serving: list[Unit] = []
-        self._draining: dict[int, _Member] = {}
+        self._draining = set[_Member]()
         self._due: list[tuple[float, int, int, _Member | None]] = []
         self._order = count()
         self._turn = 0
@@ -199,7 +199,7 @@ class ScaledFleet:
 
     def finish(self, at_s: float) -> None:
         """Count what is paid for until the end."""
-        members = (*self._starting, *self._ready, *self._draining.values())
+        members = (*self._starting, *self._ready, *self._draining)
         self.log.paid_s += sum(at_s - member.asked_s for member in members)
 
     # --- replicas ---------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class ScaledFleet:
         replicas, units = engines_of(
             self._fleet,
             run.journal,
-            shared=self._shared,
+            shared=run.contents is not None,
             seed=run.requests.plan.seed,
             first=len(run.replicas),
         )
@@ -217,10 +217,6 @@ class ScaledFleet:
             replica.scheduler.refused = self.refused
         run.replicas += replicas
         return _Member(units[0], replicas, now_s)
-
-    @property
-    def _shared(self) -> bool:
-        return self.run.contents is not None
 
     def _begin(self, member: _Member) -> None:
         """Let a replica take requests, first those that were held."""
@@ -233,7 +229,7 @@ class ScaledFleet:
 
     def _end(self, member: _Member) -> None:
         member.gone = True
-        self._draining.pop(id(member), None)
+        self._draining.discard(member)
         if member.unit in self.units:
             self.units.remove(member.unit)
         self.log.paid_s += self._now_s - member.asked_s
@@ -288,7 +284,7 @@ class ScaledFleet:
             member = self._ready.pop()
             self._serving.pop()
             member.drains = True
-            self._draining[id(member)] = member
+            self._draining.add(member)
             if member.unit.load:
                 self._push(now_s + scaler.drain_s, _GRACE, member)
             else:
@@ -359,13 +355,11 @@ class ScaledFleet:
         starting, ready = len(self._starting), len(self._ready)
         signals = self._signals(now_s - self._scaler.age_s)
         wanted = self._decider.decide(now_s, starting + ready, ready, signals)
-        self.log.readings.append((now_s, self._deciding(signals)))
+        metrics = self._scaler.metrics
+        deciding = metrics[0].metric if metrics else "in_flight"
+        self.log.readings.append((now_s, signals.totals.get(deciding, 0.0)))
         if wanted != starting + ready:
             self.scale(wanted)
-
-    def _deciding(self, signals: FleetSignals) -> float:
-        metrics = self._scaler.metrics
-        return signals.totals.get(metrics[0].metric if metrics else "in_flight", 0.0)
 
     def _signals(self, until_s: float) -> FleetSignals:
         """Return what a decision sees: the readings up to then, over the window."""
@@ -401,14 +395,15 @@ class ScaledFleet:
                 kept.popleft()
         ttft = [ttft_s for at_s, ttft_s in self._firsts if at_s <= until_s]
         ends = [each for each in self._ends if each[0] <= until_s]
-        found = {"ttft_s": self._quantile(ttft), "tpot_s": self._quantile([e[1] for e in ends])}
+        found = {"ttft_s": _quantile(ttft), "tpot_s": _quantile([end[1] for end in ends])}
         if ends:
             found["input_tokens"] = sum(each[2] for each in ends) / len(ends)
             found["output_tokens"] = sum(each[3] for each in ends) / len(ends)
         return found
 
-    def _quantile(self, values: list[float]) -> float:
-        return float(np.quantile(values, self._scaler.quantile)) if values else math.nan
+
+def _quantile(values: list[float]) -> float:
+    return float(np.quantile(values, QUANTILE)) if values else math.nan
 
 
 def run_scaled(

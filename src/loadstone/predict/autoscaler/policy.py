@@ -1,9 +1,8 @@
 """The laws of autoscalers: from what is read of a fleet to how many replicas it should have.
 
     hpa         ceil(n · metric/target), nothing within the tolerance; of several metrics the most
-    slo         s = the worst of P90 TTFT and TPOT over its bound. Above `up_at`
-                n + ceil(n · (s · ready/n / up_at − 1)), below `down_at`
-                n − floor(n · (1 − s/down_at))
+    slo         s = the worst of P90 TTFT and TPOT over its bound. Above 0.55
+                n + ceil(n · (s · ready/n / 0.55 − 1)), below 0.40 n − floor(n · (1 − s/0.40))
     planner     predicted requests/s over what one replica carries within its bounds
     saturation  one more where replicas have little left of cache or queue, one less where the rest
                 would keep that
@@ -26,9 +25,15 @@ import numpy as np
 Policy = Literal["hpa", "slo", "planner", "saturation", "fixed", "clock"]
 Metric = Literal["running", "queued", "waiting", "in_flight", "rate", "kv_usage"]
 DAY_S = 86_400.0
+QUANTILE = 0.9
+"""Of latencies that a law looks at."""
 _TINY = 1e-9
+_UP_AT, _DOWN_AT, _CLAMP, _SMOOTH_S = 0.55, 0.4, 2.0, 45.0
+"""Of llm-d's SLO-aware law: where it acts, the largest s, and the time of its mean."""
 _LINE = 8
-"""Windows that the planner's line is laid through."""
+"""Windows that the planner's line is laid through, which stands for Dynamo's ARIMA."""
+_KV, _QUEUE, _SPARE_KV, _SPARE_QUEUE = 0.8, 5.0, 0.1, 3.0
+"""Of llm-d's Workload Variant Autoscaler: at which a replica is full, and what is to be spare."""
 
 
 class MetricTarget(NamedTuple):
@@ -116,17 +121,7 @@ class Autoscaler:
     down: ScalingPace = _AT_ONCE
     ttft_s: float | None = None
     tpot_s: float | None = None
-    quantile: float = 0.9
-    up_at: float = 0.55
-    down_at: float = 0.4
-    clamp: float = 2.0
-    smooth_s: float = 0.0
-    predictor: Literal["last", "line"] = "last"
     capacity_per_s: float | None = None
-    kv: float = 0.8
-    queue: float = 5.0
-    spare_kv: float = 0.1
-    spare_queue: float = 3.0
     replicas: int = 1
     schedule: tuple[tuple[float, int], ...] = ()
 
@@ -143,7 +138,7 @@ class Autoscaler:
     def most(self) -> int:
         """Count the replicas that it can come to."""
         if self.policy == "clock":
-            return max(replicas for _, replicas in self.schedule)
+            return max((replicas for _, replicas in self.schedule), default=0)
         return self.replicas if self.policy == "fixed" else self.max
 
 
@@ -216,24 +211,23 @@ class Controller:
             return self._by_slo(now_s, count, ready, signals)
         if scaler.policy == "planner":
             return self._by_plan(now_s, count, signals)
-        return _by_saturation(scaler, count, ready, signals)
+        return _by_saturation(count, ready, signals)
 
     def _by_slo(self, now_s: float, count: int, ready: int, signals: FleetSignals) -> int:
-        """Apply the s-law to the mean of what was seen within `smooth_s`."""
+        """Apply the s-law to the mean of what was seen."""
         scaler, totals = self._scaler, signals.totals
         bounds = (("ttft_s", scaler.ttft_s), ("tpot_s", scaler.tpot_s))
         shares = [totals[name] / limit for name, limit in bounds if limit and name in totals]
         known = [share for share in shares if not math.isnan(share)]
         if not known and totals.get("in_flight", 0.0) > 0:
             return count  # nothing came of what is under way: nothing is known
-        self._seen.append((now_s, min(scaler.clamp, max(known, default=0.0))))
-        _forget(self._seen, now_s - max(scaler.smooth_s, _TINY))
+        self._seen.append((now_s, min(_CLAMP, max(known, default=0.0))))
+        _forget(self._seen, now_s - _SMOOTH_S)
         s = sum(share for _, share in self._seen) / len(self._seen)
-        if s > scaler.up_at:
-            ready_share = ready / count
-            return max(count, count + _ceil(count * (s * ready_share / scaler.up_at - 1)))
-        if s < scaler.down_at:
-            return count - math.floor(count * (1 - s / scaler.down_at) + _TINY)
+        if s > _UP_AT:
+            return max(count, count + _ceil(s * ready / _UP_AT - count))
+        if s < _DOWN_AT:
+            return count - math.floor(count * (1 - s / _DOWN_AT) + _TINY)
         return count
 
     def _by_plan(self, now_s: float, count: int, signals: FleetSignals) -> int:
@@ -243,7 +237,7 @@ class Controller:
         while len(self._seen) > _LINE:
             self._seen.popleft()
         rate = self._seen[-1][1]
-        if scaler.predictor == "line" and len(self._seen) > 2:
+        if len(self._seen) > 2:
             times, rates = np.array(self._seen).T
             slope, level = np.polyfit(times - now_s, rates, 1)
             rate = max(0.0, float(level + slope * scaler.poll_s))
@@ -290,19 +284,18 @@ def _by_target(target: MetricTarget, count: int, signals: FleetSignals, toleranc
     return count if abs(ratio - 1) <= tolerance + _TINY else _ceil(count * ratio)
 
 
-def _by_saturation(scaler: Autoscaler, count: int, ready: int, signals: FleetSignals) -> int:
+def _by_saturation(count: int, ready: int, signals: FleetSignals) -> int:
     """Return one replica more or less, or as many; nothing while some start."""
     if ready < count or not signals.kv:
         return count
     used = list(zip(signals.kv, signals.queues, strict=True))
-    free = [(kv, queue) for kv, queue in used if kv < scaler.kv and queue < scaler.queue]
-    spare_kv = sum(scaler.kv - kv for kv, _ in free) / max(1, len(free))
-    spare_queue = sum(scaler.queue - queue for _, queue in free) / max(1, len(free))
-    if spare_kv < scaler.spare_kv - _TINY or spare_queue < scaler.spare_queue - _TINY:
+    free = [(kv, queue) for kv, queue in used if kv < _KV and queue < _QUEUE]
+    spare_kv = sum(_KV - kv for kv, _ in free) / max(1, len(free))
+    spare_queue = sum(_QUEUE - queue for _, queue in free) / max(1, len(free))
+    if spare_kv < _SPARE_KV - _TINY or spare_queue < _SPARE_QUEUE - _TINY:
         return count + 1
-    rest = count - 1
-    if not rest:
+    if count == 1:
         return count
-    kept_kv = scaler.kv - sum(kv for kv, _ in used) / rest
-    kept_queue = scaler.queue - sum(queue for _, queue in used) / rest
-    return count - (kept_kv >= scaler.spare_kv and kept_queue >= scaler.spare_queue)
+    kept_kv = _KV - sum(signals.kv) / (count - 1)
+    kept_queue = _QUEUE - sum(signals.queues) / (count - 1)
+    return count - (kept_kv >= _SPARE_KV and kept_queue >= _SPARE_QUEUE)

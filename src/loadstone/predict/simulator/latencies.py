@@ -36,9 +36,16 @@ def answered_rows(run: CellRun) -> Array:
 def answered_classes(run: CellRun, plan: Plan) -> Ints64:
     """Return the place of the class of traffic of each of answered_rows()."""
     rows = request_rows(run)
-    answered = np.flatnonzero(rows["measured"] & ~np.isnan(rows["end"]))
+    answered = rows["measured"] & ~np.isnan(rows["end"])
+    return classes_of(run, plan)[answered]
+
+
+def classes_of(run: CellRun, plan: Plan) -> Ints64:
+    """Return the place of the class of traffic of each request; 0 where there is one kind."""
+    if plan.traffic_class is None:
+        return np.zeros(run.requests.count, np.int64)
     planned = plan.rows(run.requests.cell)
-    return np.array([plan.class_of(planned[index]) for index in answered.tolist()], np.int64)
+    return plan.traffic_class[planned.start : planned.stop].astype(np.int64)
 
 
 def task_times(run: CellRun) -> tuple[Floats, Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
@@ -45,9 +45,8 @@ class Classes:
         class, which the options say as they would without a mix."""
         whole, requests = self.options, [self.requests[number] for number in chosen]
         load, rate = whole.load, sum(self.rates[number] for number in chosen)
-        of_one = requests[0] if len(chosen) == 1 else None
-        if self.has_adapters(chosen):
-            of_one = None
+        several = self.has_adapters(chosen)
+        of_one = requests[0] if len(chosen) == 1 and not several else None
         given = {} if of_one is None else of_one.workload
         slots = of_one.traffic.slots if of_one else 0
         options = dataclasses.replace(
@@ -67,13 +66,9 @@ class Classes:
         shared = []
         for number, request in zip(chosen, requests, strict=True):
             traffic = request.traffic
-            if not self.has_adapters(chosen):  # one that all ask for is merged into the weights
-                traffic = msgspec.structs.replace(traffic, adapter=None)
-            shared.append(
-                msgspec.structs.replace(
-                    request, traffic=traffic, share=self.rates[number], rate=None
-                )
-            )
+            if not several:  # one that all ask for is merged into the weights
+                traffic = replace(traffic, adapter=None)
+            shared.append(replace(request, traffic=traffic, share=self.rates[number], rate=None))
         return options, tuple(shared)
 
     def has_adapters(self, chosen: ClassSet) -> bool:
@@ -92,7 +87,7 @@ class Classes:
 
     def has_priorities(self, chosen: ClassSet) -> bool:
         """Tell whether the classes of a set are to be served in an order."""
-        return len({self.requests[number].traffic.priority or 0 for number in chosen}) > 1
+        return len(set(map(self._priority, chosen))) > 1
 
     def list_partitions(self) -> list[Partition]:
         """List how fleets may divide the classes, the fewest fleets first: in every way; of more

@@ -168,22 +168,22 @@ class FleetFinder:
         traffic = replace(planning.traffic, by_priority=by_priority)
         planning = replace(planning, is_mixed=True, by_priority=by_priority, traffic=traffic)
         found = rank_candidates(planning)
-        if self.classes.has_adapters(chosen):
-            with_slots = [
-                candidate
-                for candidate in found.candidates
-                if candidate.fleet is None and rules_of(candidate.worker).adapter_slots
-            ]
-            if found.candidates and not with_slots:
-                raise InputError("--engine: of none of these adapters are simulated")
-            found = found._replace(candidates=with_slots)
-        if by_priority:
-            prioritised = [_serve_by_priority(candidate) for candidate in found.candidates]
-            found = found._replace(candidates=[row for row in prioritised if row is not None])
-            if prioritised and not found.candidates:
-                raise InputError("--engine: none of these serves by priority as it is simulated")
         if not found.candidates:
             raise InputError(self.explain(found, planning))
+        kept = found.candidates
+        if self.classes.has_adapters(chosen):
+            kept = [
+                candidate
+                for candidate in kept
+                if candidate.fleet is None and rules_of(candidate.worker).adapter_slots
+            ]
+            if not kept:
+                raise InputError("--engine: of none of these adapters are simulated")
+        if by_priority:
+            kept = [*filter(None, map(_serve_by_priority, kept))]
+            if not kept:
+                raise InputError("--engine: none of these serves by priority as it is simulated")
+        found = found._replace(candidates=kept)
         return FleetSearch(chosen, planning, found, simulate_finalists(found, planning))
 
 
@@ -294,21 +294,18 @@ def _serve_by_priority(candidate: Candidate) -> Candidate | None:
 def _hold_together(fleets: Sequence[ClassFleet]) -> Division:
     """Return the fleets with as many replicas as let all hold in the same draw with --confidence,
     as far as more of them help: those of the least sure first."""
-    division, spent = Division(tuple(fleets)), set[int]()
+    division, places = Division(tuple(fleets)), [*range(len(fleets))]
     confidence = fleets[0].search.planning.choice.confidence
     for _ in range(_MAX_ADDED):
-        places = [place for place in range(len(fleets)) if place not in spent]
         if division.p_slo >= confidence or len(fleets) == 1 or not places:
             break
         place = min(places, key=lambda place: division.fleets[place].plan.figures.p_slo)
-        fleet = division.fleets[place]
+        fleet, grown = division.fleets[place], list(division.fleets)
         larger = fleet.confirmation.enlarge(fleet.plan)
-        grown = list(division.fleets)
-        if larger is not None:
-            grown[place] = fleet._replace(plan=larger)
+        grown[place] = fleet._replace(plan=larger or fleet.plan)
         surer = Division(tuple(grown))
         if surer.p_slo < division.p_slo + _WORTH:
-            spent.add(place)
+            places.remove(place)
         else:
             division = surer
     return division

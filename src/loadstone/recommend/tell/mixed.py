@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -131,7 +130,7 @@ def write_mix(classes: Classes, found: Divisions, seconds: float) -> MixRecommen
         saving=found.saving,
         confidence=planning.choice.confidence,
         holds=partitions[0].holds,
-        notes=_write_notes(classes, partitions, planning),
+        notes=_write_notes(classes, planning),
         deployments_ranked=found.looked_at,
         simulated=found.simulated,
         seconds=round(seconds, 3),
@@ -167,7 +166,12 @@ def _describe_fleet(classes: Classes, fleet: ClassFleet) -> FleetPlan:
         plan = redraw_figures(plan, planning.redraw())
     names, figures = classes.names(fleet.classes), plan.figures
     by_class = [
-        ClassFigures(name=name, ttft_s=row.ttft_s, tpot_s=row.tpot_s, p_met=_round(row.bounds))
+        ClassFigures(
+            name=name,
+            ttft_s=row.ttft_s,
+            tpot_s=row.tpot_s,
+            p_met={bound.partition(":")[2]: round(p, 3) for bound, p in row.bounds.items()},
+        )
         for name, row in figures.by_class.items()
     ] or [ClassFigures(name=names[0], ttft_s=figures.ttft_s, tpot_s=figures.tpot_s)]
     measured = fleet.search.finalists.measured
@@ -179,29 +183,12 @@ def _describe_fleet(classes: Classes, fleet: ClassFleet) -> FleetPlan:
     )
 
 
-def _round(bounds: Mapping[str, float]) -> dict[str, float]:
-    return {name.partition(":")[2]: round(p_met, 3) for name, p_met in bounds.items()}
-
-
-def _write_notes(
-    classes: Classes, partitions: Sequence[PartitionPlan], planning: Planning
-) -> list[str]:
-    first = partitions[0]
+def _write_notes(classes: Classes, planning: Planning) -> list[str]:
     notes = [
         f"class {name} asks for {adapter}, which is no model of the catalogue: it is planned as"
         " the model itself, without what an adapter costs"
         for name, adapter in classes.adapters.items()
     ]
-    surest = min(
-        (row for row in partitions if row.holds),
-        key=lambda row: row.expected_usd_per_hour,
-        default=first,
-    )
-    if surest.expected_usd_per_hour < first.expected_usd_per_hour:
-        notes.append(
-            f"{show_fleets(surest)} costs no less and breaks bounds less often: with what misses"
-            f" cost by --miss-cost {planning.choice.miss_cost:g} it is expected to be cheaper"
-        )
     if not planning.prices:
         notes.append("no prices are given: fleets are ranked by their GPUs (--price h200=3.2,…)")
     slots = [request.name for request in classes.requests if request.traffic.slots]
@@ -239,13 +226,12 @@ def say_saving(document: MixRecommendation) -> str:
     saving = document.saving
     if saving is None:
         return ""
-    values = [saving.value, saving.low, saving.high]
-    shown = [f"{value:,.0f}" for value in values]
-    amount, ends = show_gpus(values[0]), f"{shown[1]} to {shown[2]}"
+    value, ends = saving.value, f"{saving.low:,.0f} to {saving.high:,.0f}"
+    amount = show_gpus(value)
     if saving.unit == "usd_per_month":
-        amount = f"${shown[0]} a month" if values[0] >= 0 else f"−${-values[0]:,.0f} a month"
+        amount = f"{'−' * (value < 0)}${abs(value):,.0f} a month"
     second = show_fleets(document.partitions[1])
-    if not any(values):
+    if not (value or saving.low or saving.high):
         return (
             f"{second} costs the same: in {show_share(saving.equal)} of the draws of the model's"
             " errors both need as much."
@@ -281,9 +267,8 @@ def table_classes(document: MixRecommendation) -> Table:
     for number, fleet in enumerate(document.partitions[0].fleets, 1):
         for figures in fleet.figures:
             of_class = classes[figures.name]
-            bounds = spell(", ".join(f"{n} < {show_seconds(s)}" for n, s in of_class.slo.items()))
+            amount, _, bounds = spell(show_class(of_class)).partition(", ")
             least = min(figures.p_met.values(), default=fleet.plan.p_slo)
-            amount = f"{of_class.value:.4g}{'/s' if of_class.kind == 'rate' else ' slots'}"
             latencies = map(show_seconds, (*figures.ttft_s, *figures.tpot_s))
             rows.append([figures.name, str(number), amount, *latencies, bounds, show_share(least)])
     heads = ["class", "fleet", "load", "TTFT p50", "p99", "TPOT p50", "p99", "bounds", "P"]
@@ -302,6 +287,14 @@ def describe_fleets(partition: PartitionPlan) -> list[str]:
     return [
         f"fleet {number}, {' + '.join(fleet.classes)}: {fleet.plan.replicas} ×"
         f" {fleet.plan.deployment}"
+        for number, fleet in enumerate(partition.fleets, 1)
+    ]
+
+
+def list_limits(partition: PartitionPlan) -> list[str]:
+    """Write what binds each fleet, and what would help."""
+    return [
+        spell(f"Fleet {number}: {fleet.plan.binds}. {fleet.plan.helps}.")
         for number, fleet in enumerate(partition.fleets, 1)
     ]
 
@@ -338,11 +331,7 @@ def render_mix(document: MixRecommendation, explain: bool = True) -> list[Shown]
     parts: list[Shown] = [answer(document), "", *describe_fleets(best)]
     parts += [table_partitions(document), table_classes(document)]
     parts += [line for line in (say_saving(document),) if line]
-    if explain:
-        parts += [
-            spell(f"Fleet {number}: {fleet.plan.binds}. {fleet.plan.helps}.")
-            for number, fleet in enumerate(best.fleets, 1)
-        ]
+    parts += list_limits(best) if explain else []
     parts += document.notes
     parts += [f"{fleets}: {why}" for fleets, why in list_refused(document)]
     parts += ["", "To start one replica of each fleet:", *list_starts(best)]

@@ -29,6 +29,7 @@ from loadstone.recommend.tell.mixed import (
     answer,
     describe_fleets,
     foot,
+    list_limits,
     list_refused,
     list_starts,
     say_saving,
@@ -117,10 +118,6 @@ def write_mix_page(document: MixRecommendation, path: Path, command: Sequence[st
             facts = ("Headroom", "Limit")
             card["facts"] = {fact: card["facts"][fact] for fact in facts}
         cards.append(card)
-    remarks = [
-        f"Fleet {number}: {fleet.plan.binds}. {fleet.plan.helps}."
-        for number, fleet in enumerate(best.fleets, 1)
-    ]
     content = render(
         "plans.html",
         model=document.model,
@@ -137,7 +134,7 @@ def write_mix_page(document: MixRecommendation, path: Path, command: Sequence[st
         cards=cards,
         confidence=document.confidence,
         tables=[table_partitions(document), table_classes(document)],
-        remarks=[spell(line) for line in (*remarks, *document.notes)],
+        remarks=[*list_limits(best), *map(spell, document.notes)],
         shorthands=describe_fleets(best),
         launch="\n".join(list_starts(best)),
         started="each fleet",

@@ -22,9 +22,7 @@ from loadstone.report.charts.theme import (
 _HOURS_FROM_S = 7200.0
 """From this time on an axis is in hours."""
 _METRICS = {
-    "running": "running",
     "queued": "at the router",
-    "waiting": "waiting",
     "in_flight": "in flight",
     "rate": "requests/s",
     "kv_usage": "cache in use",
