@@ -37,7 +37,8 @@ def answered_classes(run: CellRun, plan: Plan) -> Ints64:
     """Return the place of the class of traffic of each of answered_rows()."""
     rows = request_rows(run)
     answered = rows["measured"] & ~np.isnan(rows["end"])
-    return classes_of(run, plan)[answered]
+    classes: Ints64 = classes_of(run, plan)[answered]
+    return classes
 
 
 def classes_of(run: CellRun, plan: Plan) -> Ints64:
