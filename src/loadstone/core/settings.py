@@ -49,6 +49,7 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
                          that are left out
     assumed_acceptance   the probability that a draft token is accepted, where nobody gave it
     adapters_guessed     release and GPU whose steps with LoRA adapters nobody measured
+    pictures_guessed     engine and GPU whose times of pictures nobody measured
     draft                the model that drafts; `own_draft`: the key of older runs for it
     """
 
@@ -65,6 +66,7 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
     nodes_crossed: int | UnsetType = UNSET
     own_profile: bool | UnsetType = UNSET
     adapters_guessed: str | UnsetType = UNSET
+    pictures_guessed: str | UnsetType = UNSET
     draft: str | UnsetType | None = UNSET
     assumed_acceptance: float | UnsetType = UNSET
     own_draft: bool | UnsetType = UNSET

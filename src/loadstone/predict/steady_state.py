@@ -24,6 +24,7 @@ from typing import NamedTuple
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.adapters import different_adapters
+from loadstone.predict.step_time.pictures import PictureShares, mean_picture_s
 
 SELDOM = 1 / 1024
 """Requests that decode at once on average where they hardly ever meet."""
@@ -38,12 +39,13 @@ _FOLLOWS = 0.7
 
 class Lengths(NamedTuple):
     """Mean tokens of a request; `cached`: of its prompt, those that a prefix cache has. `adapters`:
-    the share of requests that ask for each LoRA adapter."""
+    the share of requests that ask for each LoRA adapter. `pictures`: see picture_shares()."""
 
     prompt: float
     answer: float
     cached: float = 0.0
     adapters: tuple[float, ...] = ()
+    pictures: PictureShares = ()
 
 
 class SteadyState(NamedTuple):
@@ -154,6 +156,8 @@ def steady_state(
     with_prompt_s = model.step_s(mixed_decodes, context if mixed else 0.0, chunks, met)
     tokens = mixed_decodes + piece * len(chunks)
     with_prompt_s += _adapters_s(model, lengths, mixed_decodes + len(chunks), tokens)
+    prepare_s, encode_s = mean_picture_s(model.pictures, lengths.pictures)
+    with_prompt_s += encode_s * len(chunks) / pieces
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
     prompts_seen = prompting * pieces * per_step / output_tokens
     seen = prompts_seen if in_step == 1 or prompts_seen >= 1 else 1 - (1 - prompts_seen) ** in_step
@@ -164,6 +168,7 @@ def steady_state(
     busy = rate * service_s / batches
     base_s = (
         model.request_s
+        + prepare_s
         + model.request_token_s * lengths.prompt
         + model.stream_s
         + pieces * with_prompt_s

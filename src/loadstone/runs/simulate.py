@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from loadstone.analyse.ranking import judged, ranking
@@ -32,6 +33,7 @@ from loadstone.engines import rules_of
 from loadstone.predict.autoscaler.file import read_autoscaler
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
+from loadstone.predict.simulator.engine import picture_times_of
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
 from loadstone.predict.simulator.flow_control import FlowControl
 from loadstone.predict.simulator.latencies import answer_s
@@ -51,6 +53,7 @@ from loadstone.predict.step_time.profile import (
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.runs.autoscale import Scaling, check_scaled, with_start_up
+from loadstone.runs.pictures import count_visual_tokens
 from loadstone.workload.options import (
     SimulateOptions,
     SimulatorOptions,
@@ -129,6 +132,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     planner = Planner(options)
     has_lengths = options.workload.trace is not None or options.workload.agents is not None
     plan = plan_for(planner, fleet, longest if has_lengths else None)
+    plan = count_visual_tokens(plan, deployment, None)
     if simulator.offline:
         if not all(load.is_burst for load in plan.cells):
             raise InputError(
@@ -152,6 +156,10 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
             )
         fleet = dataclasses.replace(fleet, flow_control=FlowControl.parse(simulator.flow_control))
     settings = _settings(deployment, fleet, simulator)
+    if plan.pictures is not None and settings.basis is not None:
+        settings.basis.not_read = ""
+        times = picture_times_of(fleet.pools[-1].model)
+        settings.basis.pictures_guessed = UNSET if times is None else times.guessed
     if len({kind.priority for kind in plan.classes}) > 1 and settings.basis is not None:
         served = fleet.policy.priorities or fleet.flow_control is not None
         settings.basis.priorities_unused = not served
@@ -160,6 +168,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
             answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))
         ]
         plan = plan_for(planner, fleet, e2e_s=settings.expected_e2e_s)
+        plan = count_visual_tokens(plan, deployment, None)
     if isinstance(fleet.model, StepModel) and task is None:
         settings.first_token = _first_token(_models(fleet)[0], fleet, plan)
     if plan.prompts:

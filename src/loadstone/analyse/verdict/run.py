@@ -207,6 +207,8 @@ def prediction_findings(info: RunInfo) -> Findings:
         yield finding("priorities_unused")
     if basis.adapters_guessed:
         yield finding("lora_guessed", release=basis.adapters_guessed)
+    if basis.pictures_guessed:
+        yield finding("pictures_guessed", machine=basis.pictures_guessed)
     if basis.moves_in_waves is True:
         yield finding("waves")
     if basis.nodes_crossed and not basis.own_profile:

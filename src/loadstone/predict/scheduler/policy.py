@@ -125,6 +125,9 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                              many, all that come are turned away (vLLM's --max-num-queued-tokens)
     adapters                 slots for LoRA adapters: a request whose adapter has none in the batch,
                              nor finds a free one, is not let in; None: no request has an adapter
+    encoder_tokens           embeddings of pictures that a step makes at most, and that the cache of
+                             embeddings holds; None: any number
+    whole_pictures           a picture's tokens are computed in one step
     """
 
     kv_blocks: int
@@ -153,6 +156,8 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_under_way: int | None = None
     max_queued_tokens: int | None = None
     adapters: AdapterSlots | None = None
+    encoder_tokens: int | None = None
+    whole_pictures: bool = False
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):
@@ -312,6 +317,7 @@ def policy_of(
             max_seqs = min(max_seqs, budget // per_decode)
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
+    encoder = rules.encoder(limits)
     kept = reserved is None and (habits.prefix_cache if caching is None else caching)
     as_scheduled = habits._replace(prefix_cache=kept)._asdict()
     del as_scheduled["budget_tokens"]  # it is max_batched_tokens
@@ -328,5 +334,7 @@ def policy_of(
         batch_seqs=batch_seqs,
         tiers=_tiers_of(rules, pipeline == 1 and kept),
         adapters=_adapter_slots(rules, pipeline),
+        encoder_tokens=None if encoder is None else encoder.step_tokens,
+        whole_pictures=encoder is not None and encoder.whole,
         **as_scheduled,
     )

@@ -31,6 +31,7 @@ from loadstone.predict.scheduler.policy import EnginePolicy
 from loadstone.predict.scheduler.running import NO_CHUNKS, Pool, Running
 from loadstone.predict.scheduler.sequence import Sequence
 from loadstone.predict.scheduler.tiers import LowerTiers
+from loadstone.predict.step_time.pictures import Picture
 
 _order_of = attrgetter("order")
 _QUEUE_FULL = "The request queue is full."
@@ -96,6 +97,9 @@ class Scheduler(Running):
         self._turns_away = policy.turns_away
         self._displaces = policy.priorities and policy.preempt_above is not None
         self._displaced: list[Sequence] = []
+        self._encoder_tokens = policy.encoder_tokens or 1 << 62
+        self._embeddings: dict[tuple[Sequence, int], Picture] = {}  # that its cache holds
+        self.encoded: list[Picture] = []  # by the step that was scheduled
         self._arrived = 0
         self._beyond = (
             self._decode_tokens - 2
@@ -226,6 +230,8 @@ class Scheduler(Running):
 
         `hold`: prompts have to wait, as there are decodes.
         """
+        if self.encoded or self._embeddings:
+            self._release_embeddings()
         if not self.waiting and not self._prefilling and not self._tight:
             self.chunks = NO_CHUNKS
             self.decoding = decoding = self.decodes > 0
@@ -446,13 +452,9 @@ class Scheduler(Running):
             if tiers is not None and tiers.asynchronous and self._waits_for_load(tiers, sequence):
                 aside.append(waiting.popleft())
                 continue
-            new = sequence.target - sequence.computed
-            if new > budget:
-                if self._chunked:
-                    new = budget
-                elif chunks or budget < self._budget:
-                    # whole prompts: it waits for a step of its own, which is as long as it needs
-                    break
+            new = self._next_tokens(sequence, budget)
+            if new is None:
+                break
             if not self._let_in(sequence, new):
                 if tiers is not None and not running and not aside and self._drop_fetched(sequence):
                     continue
@@ -469,6 +471,8 @@ class Scheduler(Running):
                 continue
             self._owed += sequence.output_tokens - sequence.emitted
             chunks.append((sequence, new, sequence.computed))
+            if sequence.pictures:
+                self._encode(sequence, new)
             sequence.computed += new
             budget -= new
             if sequence.computed < sequence.target:
@@ -479,6 +483,19 @@ class Scheduler(Running):
             if self._has_queue_room(sequence):
                 self._enqueue(sequence)
         self._displaced.clear()
+
+    def _next_tokens(self, sequence: Sequence, budget: int) -> int | None:
+        """Return how many tokens of one that waits a step computes; None: it waits on."""
+        new = sequence.target - sequence.computed
+        if new > budget:
+            if self._chunked:
+                new = budget
+            elif self.chunks or budget < self._budget:
+                # whole prompts: it waits for a step of its own, which is as long as it needs
+                return None
+        if sequence.pictures and new:
+            return self._cut_for_pictures(sequence, new) or None
+        return new
 
     @property
     def step_adapters(self) -> set[int]:
@@ -522,6 +539,8 @@ class Scheduler(Running):
         """Cut the next chunks of prompts under way; returns what is left of the budget."""
         for sequence in list(self._prefilling):
             new = min(sequence.target - sequence.computed, budget)
+            if sequence.pictures and new > 0:
+                new = self._cut_for_pictures(sequence, new)
             if (
                 new <= 0
                 or sequence not in self.running
@@ -529,11 +548,57 @@ class Scheduler(Running):
             ):
                 continue
             self.chunks.append((sequence, new, sequence.computed))
+            if sequence.pictures:
+                self._encode(sequence, new)
             sequence.computed += new
             budget -= new
             if sequence.computed == sequence.target:
                 self._prefilling.remove(sequence)
         return budget
+
+    def _unencoded(self, sequence: Sequence, new: int) -> list[Picture]:
+        """List the pictures among the next tokens of a prompt that are not in the cache of
+        embeddings."""
+        start, end = sequence.computed, sequence.computed + new
+        return [
+            picture
+            for picture in sequence.pictures
+            if picture.start < end
+            and picture.end > start
+            and (sequence, picture.start) not in self._embeddings
+        ]
+
+    def _cut_for_pictures(self, sequence: Sequence, new: int) -> int:
+        """Return how many of the next tokens of a prompt the step computes: up to a picture that
+        its tower, or the cache of embeddings, has no room for (vLLM's
+        Scheduler._try_schedule_encoder_inputs)."""
+        start, end = sequence.computed, sequence.computed + new
+        if self.policy.whole_pictures and self._chunked:
+            for picture in sequence.pictures:
+                if picture.start < end < picture.end and picture.end - picture.start < self._budget:
+                    end = max(start, picture.start)
+        made = sum(picture.embeddings for picture in self.encoded)
+        held = sum(picture.embeddings for picture in self._embeddings.values())
+        for picture in self._unencoded(sequence, end - start):
+            made, held = made + picture.embeddings, held + picture.embeddings
+            if max(made, held) > self._encoder_tokens:
+                return max(0, picture.start - start)
+        return end - start
+
+    def _encode(self, sequence: Sequence, new: int) -> None:
+        """Have the step encode the pictures among the next tokens of a prompt."""
+        for picture in self._unencoded(sequence, new):
+            self.encoded.append(picture)
+            self._embeddings[sequence, picture.start] = picture
+
+    def _release_embeddings(self) -> None:
+        """Free the embeddings that the steps so far have read."""
+        self.encoded = []
+        self._embeddings = {
+            (sequence, start): picture
+            for (sequence, start), picture in self._embeddings.items()
+            if sequence in self.running and sequence.computed < picture.end
+        }
 
     def _look_up(self, sequence: Sequence) -> None:
         """Find what the prefix cache has of a prompt: its first full blocks, but for the last

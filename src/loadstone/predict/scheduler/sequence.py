@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loadstone.predict.scheduler.blocks import Segment
+from loadstone.predict.step_time.pictures import Picture
 
 
 class Sequence:
@@ -33,6 +34,7 @@ class Sequence:
                    loaded into them
     priority       the larger is served first, where the policy has priorities
     adapter        its LoRA adapter's number; 0: it has none
+    pictures       in its prompt that a tower encodes
     order          by which it is served then: the smallest first
     found          what each tier has of it, where the step loads it (LowerTiers.find)
     """
@@ -41,6 +43,7 @@ class Sequence:
     emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = (
         shared_blocks
     ) = session = priority = adapter = 0
+    pictures: tuple[Picture, ...] = ()
     order: tuple[int, int] = (0, 0)
     base: float = 0
     growth: float = 1

@@ -2,16 +2,20 @@
 
 import gc
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from loadstone.core.plan import Plan
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
+from loadstone.predict.simulator.engine import picture_times_of
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.gateway import Gateway
+from loadstone.predict.simulator.pictures import PreparedArrivals, PromptPictures
 from loadstone.predict.simulator.pipeline import complete, engines_of, next_s_of
 from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
@@ -41,6 +45,9 @@ def run_cell(
     )
     run = CellRun(requests, start_s, model.stream_s)
     run.route = fleet.route
+    if plan.pictures is not None:
+        prompts = fleet if fleet.prefill is None else fleet.prefill.fleet
+        run.pictures = PromptPictures(plan, cell, picture_times_of(prompts.model))
     contents = None
     if policy.prefix_cache and shares(plan, cell):
         computing = policy if fleet.prefill is None else fleet.prefill.fleet.policy
@@ -104,7 +111,8 @@ def _run_step(
     look: Look | None,
 ) -> None:
     stream_s = run.stream_s
-    arrivals, pop, answered = client.arrivals, client.pop, client.ended
+    arrivals, pop = prepare(run, client)
+    answered = client.ended
     end_s, cached_tokens = run.end_s, run.cached_tokens
     only = units[0] if len(units) == 1 else None
     unit = units[0]
@@ -180,6 +188,22 @@ def _share_refused(run: CellRun, units: list[Unit]) -> list[Refusal]:
     return refused
 
 
+def prepare(run: CellRun, client: SimulatedClient) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the arrivals of a client at the schedulers, and what takes the first: those of the
+    client, or as its pictures are prepared."""
+    pictures, requests = run.pictures, run.requests
+    if pictures is None:
+        return client.arrivals, client.pop
+
+    def work_s(index: int) -> list[float]:
+        row = requests.row(index)
+        return [one.prepare_s for one in pictures.of(row, requests.input_tokens[row])]
+
+    threads = pictures.times.encoder.threads * max(1, len(run.replicas))
+    prepared = PreparedArrivals(client.arrivals, client.pop, work_s, threads)
+    return prepared, PreparedArrivals.take
+
+
 def turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], now_s: float) -> None:
     """Tell the client of those that were turned away at `now_s`."""
     at_s = now_s + run.stream_s
@@ -209,6 +233,8 @@ def arrive(
     sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
     sequence.priority = requests.priority[row]
     sequence.adapter = requests.adapter[row]
+    if run.pictures is not None:
+        sequence.pictures = run.pictures.of(row, sequence.prompt_tokens)
     turn = requests.turn[row]
     sequence.session = index - turn if turn > 0 else index
     if contents is not None:

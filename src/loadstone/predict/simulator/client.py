@@ -74,7 +74,8 @@ class CellRequests:
         self.adapter = [0] * self.count
         if plan.adapter is not None:
             self.adapter = plan.adapter[cell_rows].tolist()
-        self.request_s: list[float] = (request_s + request_token_s * tokens).tolist()
+        texts = tokens if plan.pictures is None else tokens - _visual_tokens(plan, cell)
+        self.request_s: list[float] = (request_s + request_token_s * texts).tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count
         self.sent_s_of = [math.nan] * self.count
@@ -116,6 +117,8 @@ def whole_prompts(plan: Plan, cell: int) -> Ints64:
     texts = added < 0
     if texts.any():
         added = np.where(texts, count_text_tokens(plan, cell), added)
+    if plan.pictures is not None:
+        added = added + _visual_tokens(plan, cell)
     turn = plan.turn[rows.start : rows.stop]
     if plan.blocks is not None or not (turn > 0).any():
         return added
@@ -123,6 +126,15 @@ def whole_prompts(plan: Plan, cell: int) -> Ints64:
     previous = np.concatenate([[0], so_far[:-1]])
     first = np.maximum.accumulate(np.where(turn > 0, 0, np.arange(len(turn))))
     return np.asarray(previous - previous[first] + added, np.int64)
+
+
+def _visual_tokens(plan: Plan, cell: int) -> Ints64:
+    """Return the tokens of each request's own pictures, with what is around them."""
+    pictures, rows = plan.pictures, plan.rows(cell)
+    assert pictures is not None  # noqa: S101
+    of_cell = slice(rows.start, rows.stop)
+    each = np.array([(shape.tokens or 0) + shape.markers for shape in pictures.shapes])
+    return np.asarray(each[pictures.shape[of_cell]] * pictures.count[of_cell], np.int64)
 
 
 NEVER = math.inf

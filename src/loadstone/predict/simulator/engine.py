@@ -20,6 +20,7 @@ from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.predict.simulator.adapters import ResidentAdapters
 from loadstone.predict.step_time.adapters import AdapterTimes
+from loadstone.predict.step_time.pictures import PictureTimes
 from loadstone.workload.routing import choose_by_prefix
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class StepTimes(Protocol):
         """Time a step of decodes alone whose windows are full: seconds, and seconds more per KV
         token that they read together."""
         ...
+
+
+def picture_times_of(model: StepTimes) -> PictureTimes | None:
+    """Return the times of pictures; None: the model of steps knows none."""
+    return getattr(model, "pictures", None)
 
 
 class DecodeTimes:
@@ -167,6 +173,7 @@ class Replica:
         self._step_s = model.step_s
         self._stretch = DecodeTimes(model).stretch
         self._a = self._b = 0.0
+        self._pictures = picture_times_of(model)
         self.adapters: ResidentAdapters | None = None
         slots = scheduler.policy.adapters
         if slots is not None and model.adapters is not None:
@@ -256,9 +263,14 @@ class Replica:
     def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
         """Time what was scheduled, as `plan` does; `met_tokens` as step_s has them, for a group
         with prompts in its step."""
-        if self.adapters is None:
+        encoded = self.scheduler.encoded
+        if self.adapters is None and not encoded:
             return self._timed(steps, met_tokens)
         a, b, steps = self._timed(steps, met_tokens)
+        if encoded and self._pictures is not None:
+            a += self._pictures.encode_s(encoded)
+        if self.adapters is None:
+            return a, b, steps
         if not steps:
             return a, b, steps
         added_s, loading_s = self.adapters.step_s(self.scheduler.step_adapters, self.tokens)

@@ -35,6 +35,7 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
         or policy.speculative
         or plan.has_sessions
         or plan.inputs is not None
+        or plan.pictures is not None
     ):
         return False
     if policy.priorities and len({kind.priority for kind in plan.classes}) > 1:

@@ -389,7 +389,7 @@ class Pools:
             rank.held_tokens = held
             rank.queue.popleft()
             prompt = Sequence(sequence.row, sequence.prompt_tokens, 1)
-            prompt.adapter = sequence.adapter
+            prompt.adapter, prompt.pictures = sequence.adapter, sequence.pictures
             if sequence.shared_blocks:
                 prompt.share(sequence.segments, sequence.shared_blocks)
             self._hand(rank.unit, rank.replica, prompt, at_s)

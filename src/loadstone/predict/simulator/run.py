@@ -21,6 +21,7 @@ from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import CellRequests
 from loadstone.predict.simulator.content import Contents
 from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
+from loadstone.predict.simulator.pictures import PromptPictures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,6 +112,7 @@ class CellRun:
     paused   of those that were preempted and did not go on, the tokens written by then
     refused  those that were turned away, or cut off with their replica: the client's time, the
              status and the reason
+    pictures of prompts; None: they have none
     contents of prompts, where requests share some
     """
 
@@ -122,6 +124,7 @@ class CellRun:
         self.paused: dict[int, int] = {}
         self.refused: dict[int, tuple[float, int, str]] = {}
         self.contents: Contents | None = None
+        self.pictures: PromptPictures | None = None
         self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
         self.prefill_replicas: list[Replica] = []

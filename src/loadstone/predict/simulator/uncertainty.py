@@ -46,6 +46,7 @@ from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.adapters import adapter_shares
 from loadstone.predict.step_time.coefficients import slopes_of
 from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
+from loadstone.predict.step_time.pictures import picture_shares
 from loadstone.predict.step_time.profile import Quantity, is_own, remaining
 
 QUANTITIES: tuple[Quantity, Quantity] = ("ttft", "tpot")
@@ -387,6 +388,7 @@ def observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
         max(2.0, float(np.mean(requests.output_tokens[measured]))),
         float(np.mean(run.cached_tokens[measured])),
         adapter_shares(requests.adapter[measured]),
+        picture_shares(requests.plan),
     )
     return max(1.0, float((begun - over).mean()) / fleet.replicas), lengths
 

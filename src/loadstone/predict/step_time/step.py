@@ -34,6 +34,7 @@ from loadstone.predict.step_time.formulas import (
     step_terms,
     window_pairs,
 )
+from loadstone.predict.step_time.pictures import picture_times
 from loadstone.predict.step_time.profile import Profile, profile_of
 from loadstone.predict.step_time.work import Work, idealise, repeat, scale_floors, work_of
 
@@ -99,6 +100,7 @@ class StepModel:
         if drafting is not None and drafter is None:
             self._drafter = StepModel(drafting, profile, values=self.values)
         self.adapters = adapter_times(rules)
+        self.pictures = picture_times(rules)
         self._tables()
 
     def _tables(self) -> None:
@@ -271,6 +273,11 @@ class StepModel:
     def draws(self, n: int, seed: int) -> list[StepModel]:
         """Return the deployment with coefficients drawn from the profile's uncertainty."""
         drawn = [self.at(values) for values in self.profile.draws(n, seed)]
+        if self.pictures is not None:
+            seen = np.random.default_rng([seed, 2]).standard_normal(n)
+            factors = np.exp(self.pictures.spread * seen).tolist()
+            for model, factor in zip(drawn, factors, strict=True):
+                model.pictures = self.pictures.at(factor)
         times = self.adapters
         if times is None:
             return drawn
@@ -303,6 +310,7 @@ class StepModel:
             work=work,
             offline=self.offline,
         )
+        model.pictures = self.pictures
         return model.with_adapters(self.adapters)
 
     def light(self) -> StepModel:

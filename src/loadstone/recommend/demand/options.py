@@ -45,6 +45,8 @@ _WORKLOAD = {
     "input": "prompt tokens: 1024, 8k, uniform:512:1024, lognormal:1024:0.5 [default: 1024]",
     "output": "output tokens, in the same forms [default: 128; a trace's own]",
     "range_ratio": "{}",
+    "images": "{}",
+    "image_size": "{}",
     "prefix": "tokens at the start of each prompt that its group shares",
     "prefix_groups": "{}",
     "trace": "the traffic is this trace's, at its own times",

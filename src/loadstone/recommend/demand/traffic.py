@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.bounds import Bound, parse_slo, split_bound
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
@@ -28,6 +29,7 @@ from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.simulator.uncertainty import split_tasks
 from loadstone.predict.steady_state import Lengths, SteadyState
 from loadstone.predict.step_time.adapters import adapter_shares
+from loadstone.predict.step_time.pictures import picture_shares
 from loadstone.recommend.demand.hours import Hours, split_hours
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.sessions import (
@@ -36,6 +38,7 @@ from loadstone.recommend.demand.sessions import (
     SessionTraffic,
     find_lines,
 )
+from loadstone.runs.pictures import count_visual_tokens
 from loadstone.workload.draw import stagger
 from loadstone.workload.mix import ClassRequest
 from loadstone.workload.options import LoadOptions, RunOptions
@@ -110,7 +113,8 @@ class Traffic:
     @property
     def lengths(self) -> Lengths:
         answer = max(2.0, self.output_tokens)
-        return Lengths(self.input_tokens, answer, self.cached_tokens, self.adapters)
+        pictures = picture_shares(self.plan)
+        return Lengths(self.input_tokens, answer, self.cached_tokens, self.adapters, pictures)
 
     @property
     def has_times(self) -> bool:
@@ -269,6 +273,11 @@ def traffic_of(
     plan = planner.plan(max_tokens)
     if not len(plan):
         raise InputError(f"{workload.trace}: has no request")
+    if plan.pictures is not None:
+        # As the first engine counts them; others are taken to.
+        search = options.search
+        named = f"{options.model}@1x{search.gpus[0]}/tp1,engine={search.engine[0]}"
+        plan = count_visual_tokens(plan, parse_deployment(named), None)
     paced = [bound.name for bound in bounds if bound.metric == "tpot"]
     if paced and int(plan.output_tokens.max()) < 2:
         raise InputError(

@@ -1,0 +1,126 @@
+"""The seconds that pictures take of a server: on its processors before the queue, and in the step
+that encodes them.
+
+    prepared = a + b·pixels of each picture, on one of the encoder's threads
+    encoded  = e₀ of a step that encodes any + Σ FLOPs / (x·peak)
+
+e₀ and x are of seven square pictures of 224 to 1,568 pixels a side on an RTX 3090 (a tower of 27
+layers, published beside a port of Qwen3.5): 9.6 ms + 24.3 ms/TFLOP, 58 % of the peak, is within 7 %
+of each. a and b lie between what decoding and a processor took of one slow core for 512x512 to
+1920x1080 pixels, and the 167 ms that are left of a first token of Qwen2.5-VL-7B on an H100. Of
+other machines there are no such measurements: all is guessed within a factor of two.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from loadstone.core.plan import Plan
+from loadstone.engines.rules import EngineRules
+from loadstone.engines.sharding.pictures import Encoder
+
+FIXED_S, SHARE = 9.6e-3, 0.58
+PICTURE_S, PIXEL_S = 3e-3, 50e-9
+_SPREAD = math.log(2) / 1.2816
+"""In ln: the 80 % interval is from half to twice as long."""
+
+
+class Picture(NamedTuple):
+    """Holds one picture of a prompt.
+
+    start, end   its tokens' places in the prompt
+    embeddings   that the tower makes
+    flops        that it takes for them; prepare_s: seconds on a thread of the host
+    """
+
+    start: int
+    end: int
+    embeddings: int
+    flops: float
+    prepare_s: float
+
+
+class PictureTimes(NamedTuple):
+    """Seconds of pictures. ranks: that encode, each a part of a picture, or with `dealt` pictures
+    of its own; spread: in ln; guessed: of which machine there is no measurement."""
+
+    encoder: Encoder
+    fixed_s: float
+    flop_s: float
+    picture_s: float
+    pixel_s: float
+    ranks: int
+    spread: float
+    guessed: str
+
+    def picture(self, width: int, height: int, start: int = 0) -> Picture:
+        """Return what a picture of so many pixels is in a prompt."""
+        visual = self.encoder.visual
+        counted = visual.count(width, height)
+        prepare_s = self.picture_s + self.pixel_s * width * height
+        flops = visual.flops(counted) or 0.0
+        return Picture(start, start + counted.tokens, counted.seen, flops, prepare_s)
+
+    def encode_s(self, pictures: Iterable[Picture]) -> float:
+        """Return what a step takes longer that encodes these."""
+        flops = sorted((picture.flops for picture in pictures), reverse=True)
+        if not flops:
+            return 0.0
+        if self.encoder.copies:
+            # Each goes to a rank of its own, and the fullest rank is waited for.
+            return self.fixed_s + self.flop_s * sum(flops[:: self.ranks])
+        return self.fixed_s + self.flop_s * sum(flops) / self.ranks
+
+    def at(self, factor: float) -> "PictureTimes":
+        """Return the times, so many times as long."""
+        return self._replace(
+            fixed_s=factor * self.fixed_s,
+            flop_s=factor * self.flop_s,
+            picture_s=factor * self.picture_s,
+            pixel_s=factor * self.pixel_s,
+        )
+
+
+def picture_times(rules: EngineRules) -> PictureTimes | None:
+    """Return the times of a deployment's pictures; None: it takes none, or too little is known."""
+    worker = rules.worker
+    encoder = rules.encoder(rules.limits()) if rules.sized else None
+    peaks = worker.gpu.flops_per_s
+    peak = peaks.get("bf16") or max(peaks.values(), default=0.0)
+    if encoder is None or not peak:
+        return None
+    flop_s = 1 / (SHARE * peak)
+    guessed = f"{worker.engine} on {worker.gpu.name}"
+    return PictureTimes(encoder, FIXED_S, flop_s, PICTURE_S, PIXEL_S, worker.tp, _SPREAD, guessed)
+
+
+PictureShares = tuple[tuple[int, int, float], ...]
+"""Width and height of pictures in pixels, and how many of them a request has on average."""
+
+
+def picture_shares(plan: Plan) -> PictureShares:
+    """Return the pictures of a plan's requests by size."""
+    pictures = plan.pictures
+    if pictures is None:
+        return ()
+    counts = np.bincount(pictures.shape, pictures.count, len(pictures.shapes)) / len(plan)
+    sizes = ((shape.width, shape.height) for shape in pictures.shapes)
+    return tuple((*size, float(mean)) for size, mean in zip(sizes, counts, strict=True))
+
+
+def mean_picture_s(times: PictureTimes | None, shares: PictureShares) -> tuple[float, float]:
+    """Return the mean seconds of a request's pictures: until they are prepared, each on a thread of
+    its own, and of the step that encodes them."""
+    if times is None or not shares:
+        return 0.0, 0.0
+    mean = sum(count for _, _, count in shares)
+    prepare_s = flops = 0.0
+    for width, height, count in shares:
+        picture = times.picture(width, height)
+        prepare_s += count * picture.prepare_s
+        flops += count * picture.flops
+    ranks = min(times.ranks, max(1.0, mean)) if times.encoder.copies else times.ranks
+    encode_s = times.fixed_s * min(1.0, mean) + times.flop_s * flops / ranks
+    return prepare_s / max(1.0, min(mean, times.encoder.threads)), encode_s

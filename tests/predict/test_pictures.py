@@ -1,0 +1,127 @@
+"""Pictures in simulated prompts, against times by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core.pictures import Pictures, PictureShape
+from loadstone.core.plan import Plan
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.simulator.latencies import request_rows
+from loadstone.predict.steady_state import steady_state
+from loadstone.predict.step_time.pictures import PictureTimes
+from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.traffic import traffic_of
+from loadstone.runs.pictures import count_visual_tokens
+from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.planning import Planner
+
+QWEN = "qwen3-vl-8b@1xh100"
+ENCODE_S = 0.05
+
+
+def planned(**asked: Any) -> Plan:
+    base = {"input": "64", "output": "4", "images": "1", "image_size": "1024x768", "warmup": "0"}
+    options = options_of({"deployment": QWEN} | base | asked, SimulateOptions)
+    return count_visual_tokens(Planner(options).plan(), parse_deployment(QWEN), None)
+
+
+def timed(fleet: Fleet, **times: float) -> Fleet:
+    """Return a fleet whose pictures take these times, and else none."""
+    model: Any = fleet.model
+    changed = model.at(model.values)
+    seen: PictureTimes = model.pictures
+    nothing = dict.fromkeys(("fixed_s", "flop_s", "picture_s", "pixel_s"), 0.0)
+    changed.pictures = seen._replace(**{**nothing, **times})
+    return replace(fleet, model=changed)
+
+
+def ttft_s(plan: Plan, fleet: Fleet) -> np.ndarray:
+    rows = request_rows(run_cell(plan, 0, fleet))
+    return rows["first"] - rows["sent"]
+
+
+def test_a_fixed_encoder_and_a_fixed_processor_are_added_to_first_tokens() -> None:
+    plan, fleet = planned(concurrency="1", requests="8"), fleet_of(parse_deployment(QWEN))
+    without = ttft_s(plan, timed(fleet))
+    encoded = ttft_s(plan, timed(fleet, fixed_s=ENCODE_S))
+    prepared = ttft_s(plan, timed(fleet, picture_s=0.02))
+    assert encoded - without == pytest.approx(ENCODE_S, abs=1e-6)
+    assert prepared - without == pytest.approx(0.02, abs=1e-6)
+    text = replace(plan, pictures=None, input_tokens=plan.input_tokens + 768)
+    assert without == pytest.approx(ttft_s(text, fleet), abs=2e-3)
+
+
+def test_a_flop_costs_as_much_as_the_tower_computes() -> None:
+    """3.96 TFLOP of 1024x768 in Qwen3-VL-8B's tower."""
+    plan, fleet = planned(concurrency="1", requests="4"), fleet_of(parse_deployment(QWEN))
+    more = ttft_s(plan, timed(fleet, flop_s=1e-14)) - ttft_s(plan, timed(fleet))
+    assert more == pytest.approx(0.0396, rel=0.01)
+
+
+def test_threads_prepare_pictures_in_turn() -> None:
+    """Nine at once on eight threads: the last waits for one to be free."""
+    plan, fleet = planned(rate="inf", requests="9"), fleet_of(parse_deployment(QWEN))
+    first, *_, eighth, last = np.sort(ttft_s(plan, timed(fleet, picture_s=1.0)))
+    assert eighth < 1.5
+    assert last - first == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_step_encodes_no_more_than_its_budget() -> None:
+    """Of 2,040 tokens each, three pictures are beyond 4,096 embeddings: two steps encode."""
+    plan = planned(concurrency="1", requests="4", images="3", image_size="1920x1080")
+    fleet = fleet_of(parse_deployment(f"{QWEN}/max_num_batched_tokens=16384"))
+    policy = msgspec.structs.replace(fleet.policy, encoder_tokens=4096)
+    tight = replace(fleet, policy=policy)
+    once, twice = (
+        ttft_s(plan, timed(one, fixed_s=ENCODE_S)) - ttft_s(plan, timed(one))
+        for one in (fleet, tight)
+    )
+    assert once == pytest.approx(ENCODE_S, abs=1e-6)
+    assert twice == pytest.approx(2 * ENCODE_S, abs=1e-6)
+
+
+@pytest.mark.parametrize(("model", "steps"), [("qwen3-vl-8b", 1), ("gemma-3-27b", 2)])
+def test_a_picture_that_sees_itself_is_not_split(model: str, steps: int) -> None:
+    """Two pictures of 256 tokens in steps of 300: the second waits whole, where it has to."""
+    deployment = parse_deployment(f"{model}@1xh200/max_num_batched_tokens=300,max_num_seqs=8")
+    fleet = fleet_of(deployment)
+    shape = PictureShape(width=512, height=512, tokens=256, full=256)
+    plan = planned(concurrency="1", requests="2", images="2", input="1")
+    count = len(plan)
+    pictures = Pictures(
+        (shape,),
+        np.zeros(count, np.int32),
+        np.full(count, 2, np.uint8),
+        np.full(count, -1, np.int32),
+    )
+    plan = replace(plan, pictures=pictures)
+    more = ttft_s(plan, timed(fleet, fixed_s=ENCODE_S)) - ttft_s(plan, timed(fleet))
+    assert more == pytest.approx(steps * ENCODE_S, abs=1e-6)
+    assert fleet.policy.whole_pictures == (steps == 2)
+
+
+def test_recommend_counts_pictures() -> None:
+    """By closed form and by simulation a replica carries fewer requests with pictures."""
+    asked = {"model": "qwen3-vl-8b", "gpus": "h100", "price": "h100=2", "slo": "ttft_p99<4s"}
+    asked |= {"input": "64", "output": "16", "rate": "20", "engine": "vllm"}
+    text, seen = (
+        traffic_of(options_of(asked | more, RecommendOptions))
+        for more in ({}, {"images": "2", "image_size": "1024x768"})
+    )
+    assert seen.input_tokens - text.input_tokens == 2 * 768
+    fleet = fleet_of(parse_deployment(QWEN))
+    model: Any = fleet.model
+    one, other = (
+        steady_state(model, fleet.policy, 1, 8.0, traffic.lengths) for traffic in (text, seen)
+    )
+    alone = steady_state(model, fleet.policy, 1, 8.0, seen.lengths._replace(pictures=()))
+    times: PictureTimes = model.pictures
+    picture = times.picture(1024, 768)
+    assert other.base_s - alone.base_s >= times.encode_s([picture] * 2) + picture.prepare_s
+    assert other.rate_per_s < alone.rate_per_s < one.rate_per_s
