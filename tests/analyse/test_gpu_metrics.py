@@ -191,6 +191,29 @@ def test_without_a_counter_power_serves() -> None:
     assert readings(gpu("POWER_USAGE", held([400.0, 500.0], 30))).sum_energy_j(0, 60) is None
 
 
+def test_a_gap_in_the_readings_leaves_no_energy() -> None:
+    """Watts every second, and 4 s of which nobody read any; a counter bridges them."""
+    early, late = (gpu("POWER_USAGE", [290.0, 291.0, 292.0, 290.7], start_s=at) for at in (0, 7))
+    gapped = readings(early, late)
+    assert gapped.sum_energy_j(0, 10) is None
+    assert gapped.sum_energy_j(0, 3) is not None
+    figures = gpu_figures(gapped, 0, 10)
+    assert figures is not None
+    assert figures.power_gap_s == 4
+    assert list(found(rows(), gpus=figures)) == ["power_gap"]
+    counter = gpu("TOTAL_ENERGY_CONSUMPTION", [291e3 * at for at in range(11)])
+    assert readings(early, late, counter).sum_energy_j(0, 10) == pytest.approx(2910)
+
+
+def test_joules_are_of_all_tokens_where_it_says_so() -> None:
+    """One A100 at 290.7 W, 830.8 tokens/s of input and output together: 0.350 J; and the GPUs idle
+    beside it are in it."""
+    power = readings(gpu("POWER_USAGE", [290.6, 290.7, 290.8, 290.7]))
+    joules = power.sum_energy_j(0, 3)
+    assert joules is not None
+    assert joules / (830.8 * 3) == pytest.approx(0.350, abs=5e-4)
+
+
 def test_a_counter_that_contradicts_the_power_is_not_believed() -> None:
     power = gpu("POWER_USAGE", [500.0, 501.0, 499.0, 500.0])
     assert (

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from loadstone.predict.step_time.roofline import RooflineModel
 
 
+def limits_of(info: RunInfo, facts: RunFacts) -> RooflineModel | None:
+    """Return the limits of the run's deployment; None where the catalogue does not know it."""
+    return _roofline(_shorthand(info, facts), facts.hardware, facts.own_model)
+
+
 @np.errstate(
     over="ignore", invalid="ignore"
 )  # files may hold any number; what comes of it is left out
@@ -33,7 +38,7 @@ def roofline_of(info: RunInfo, facts: RunFacts, cell: CellSummary) -> Roofline |
     """
     if info.target is not None and info.target.choices > 1:
         return None
-    roofline = _roofline(_shorthand(info, facts), facts.hardware, facts.own_model)
+    roofline = limits_of(info, facts)
     metrics = cell.metrics
     input_tokens, output_tokens = _lengths(facts, cell)
     if roofline is None or not input_tokens:

@@ -98,7 +98,8 @@ def scenario_result(
     if scenario.per_gpu and gpus and best is not None:
         sure = max((_agents(cell) for cell in closed if _share(cell) >= _SURE), default=0.0)
         fails = min((_agents(cell) for cell in closed if _share(cell) <= 1 - _SURE), default=None)
-        watts = best.gpu.power_w.mean if best.gpu is not None and best.gpu.power_w else None
+        watched = best.gpu is not None and best.gpu.samples > 0
+        watts = best.gpu.power_w.mean if watched and best.gpu and best.gpu.power_w else None
         agents = PerGpu(
             value=_agents(best) / gpus,
             low=sure / gpus,

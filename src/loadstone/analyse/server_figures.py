@@ -78,6 +78,10 @@ def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures 
         busy_share=level("busy_share"),
         energy_j=readings.sum_energy_j(start_s, end_s),
         new_every_s=max(new_every_s, default=0.0) or None,
+        power_gap_s=max(
+            (series.gap_s(start_s, end_s) for _, series in inside.get("power_w", ())), default=0.0
+        )
+        or None,
     )
 
 

@@ -24,6 +24,7 @@ from loadstone.analyse.metrics import CellNumbers, measure_cell
 from loadstone.analyse.pictures import COLUMNS as SIZE_COLUMNS
 from loadstone.analyse.pictures import sizes_of
 from loadstone.analyse.pooling import name_rates
+from loadstone.analyse.power import add_power
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.scenario import scenario_findings, scenario_result
@@ -131,6 +132,8 @@ def add_limits(summary: Summary, info: RunInfo) -> RunFacts:
     for cell in summary.cells:
         cell.pools = [_measure_pool(pool, cell) for pool in facts.pools]
         cell.roofline = None if facts.pools else roofline_of(info, facts, cell)
+        if info.source == "simulated":
+            add_power(cell, info, facts)
     return facts
 
 

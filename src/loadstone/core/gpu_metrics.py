@@ -31,6 +31,8 @@ LEAST_NEW = 3
 """Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30
 s by default, and say the same in between: with fewer, much of what neighbouring loads drew would be
 in it."""
+LONGEST_GAP_S = 3.0
+"""Between readings of a power from which an energy is made, or three times their usual distance."""
 LEAST_COVERED = 0.9
 """Share of a window that readings of an energy counter must cover: the rest is taken to be like it.
 """
@@ -116,6 +118,13 @@ class Series(NamedTuple):
         """The count of readings that differ from the one before."""
         return 1 + int(np.count_nonzero(np.diff(self.value)))
 
+    def gap_s(self, start_s: float, end_s: float) -> float:
+        """Return the seconds of the longest stretch of this time without a reading; 0 where none is
+        longer than LONGEST_GAP_S allows."""
+        gaps = np.diff(np.concatenate([[start_s], self.time_s, [end_s]]))
+        longest = float(gaps.max())
+        return longest if longest > max(LONGEST_GAP_S, 3 * float(np.median(gaps))) else 0.0
+
 
 class GpuSeries(NamedTuple):
     """One GPU's readings of a quantity."""
@@ -176,7 +185,11 @@ class Readings:
         for gpu in power.keys() | self.series.get("energy_j_total", {}).keys():
             counted = _count_gain(self.series.get("energy_j_total", {}).get(gpu), start_s, end_s)
             drawn = None
-            if gpu in power and power[gpu].new >= LEAST_NEW:
+            if (
+                gpu in power
+                and power[gpu].new >= LEAST_NEW
+                and not power[gpu].gap_s(start_s, end_s)
+            ):
                 drawn = float(power[gpu].value.mean()) * (end_s - start_s)
             if counted is None or (
                 drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from loadstone.core.electricity import Electricity
 from loadstone.core.provenance import Provenance
 
 _Factors = Annotated[Sequence[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
@@ -264,6 +265,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
                      bound
     pools            by cell, where prefill and decode are apart
     pictures         what made them: the library, the SHA-256 of the first one's pixels
+    own_power        of loads that the profile has the watts of: ln(measured/predicted)
     check            how answers are graded; `least`: the share that should be right
     engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or
     an id
@@ -312,6 +314,8 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     fleet: FleetFigures | None = None
     characters_per_token: float | None = None
     intervals: list[Mapping[str, _Factors]] = []
+    electricity: Electricity | None = None
+    own_power: list[float] = []
     slo_factors: list[Mapping[str, _Factors]] = []
     # imported
     imported: ImportedFrom | None = msgspec.field(default=None, name="import")

@@ -605,6 +605,7 @@ class GpuFigures(_Figures, kw_only=True, frozen=True):
     power_w_by_pool  mean over the window of the throughputs, of pools whose exporters were named
     new_every_s  how often the power that is told was a new one, where most readings repeated the
                  one before
+    power_gap_s  the longest stretch in which no power was read, where that is too long
     other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock;
     memory's largest sum
     """
@@ -620,6 +621,24 @@ class GpuFigures(_Figures, kw_only=True, frozen=True):
     energy_j: float | None = None
     power_w_by_pool: dict[str, float] = {}
     new_every_s: float | None = None
+    power_gap_s: float | None = None
+
+
+class PredictedPower(_Figures, kw_only=True, frozen=True):
+    """What a simulated deployment draws, with 80 % intervals: of GpuFigures.power_w, of joules per
+    token.
+
+    boundary  whose watts `drawn_w` are; dollars are of their electricity
+    unknown   why nothing is predicted
+    """
+
+    boundary: str
+    power_w: Bounds | None = None
+    j_per_output_token: Bounds | None = None
+    j_per_total_token: Bounds | None = None
+    drawn_w: float | None = None
+    usd_per_mtok: float | None = None
+    unknown: str = ""
 
 
 class Client(_Figures, kw_only=True, frozen=True):
@@ -795,6 +814,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     verdict: Verdict
     server: ServerFigures | None = None
     gpu: GpuFigures | None = None
+    power: PredictedPower | None = None
     drafts: DraftFigures | None = None
     pools: list[PoolFigures] = []
     slo_per_request_s: dict[str, float] = {}

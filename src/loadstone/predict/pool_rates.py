@@ -25,7 +25,7 @@ _IDLE = 0.5
 
 class PoolRates(NamedTuple):
     """Holds the requests per second that each pool carries at most, and the TPOT of the full decode
-    pool."""
+    pool; `most_w`: the limits of all boards, since no watts of pools were fitted."""
 
     deployment: str
     prompt_tokens: int
@@ -34,6 +34,7 @@ class PoolRates(NamedTuple):
     decode_per_s: float
     tpot_s: float
     workers: tuple[int, int]
+    most_w: float
 
     def describe(self) -> str:
         """Say what limits, and which ratio of workers would balance the pools."""
@@ -45,7 +46,8 @@ class PoolRates(NamedTuple):
             f"{self.prompt_tokens:,} + {self.answer_tokens:,} tokens: prefill carries"
             f" {self.prefill_per_s:,.2f} requests/s and decode {self.decode_per_s:,.2f} (TPOT"
             f" {self.tpot_s * 1e3:,.1f} ms when full): {ratio:,.2g} prefill workers for each decode"
-            " worker balance them"
+            f" worker balance them; the GPU boards alone draw at most {self.most_w / 1e3:.3g} kW,"
+            " their limits (watts of pools are not known)"
         )
         return (
             f"{text}; this ratio starves the {starved} pool, {idle:.0%} of which is idle"
@@ -94,6 +96,7 @@ def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -
         decode.replicas * users / (answer_tokens * tpot_s),
         tpot_s,
         (prefilling.workers, decoding.workers),
+        deployment.boards_w,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from loadstone.analyse import imported_run
 from loadstone.analyse.drafts import pool_drafts
+from loadstone.analyse.power import PowerGap, power_gap
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
 from loadstone.calibrate.cases import MOST_REQUESTS, Case, fit_fleet, slower_than_fewer
@@ -97,7 +98,12 @@ def calibrate(
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     calibration = update(base, cases, name, today)
     acceptance = pool_drafts([case.drafts for case in cases if case.drafts is not None])
-    kept = msgspec.structs.replace(calibration.profile, acceptance=acceptance or base.acceptance)
+    power: dict[str, list[float]] = {}
+    for gpu, gap in power_gaps(runs):
+        power.setdefault(gpu, []).append(gap)
+    kept = msgspec.structs.replace(
+        calibration.profile, acceptance=acceptance or base.acceptance, power=power
+    )
     path = save(kept, folder or user_folder())
     gaps = calibration.gap_before.values()
     return CalibratedProfile(
@@ -130,6 +136,16 @@ def _middle_of(
 def _error(gaps: list[float]) -> float:
     """Return the median of |predicted/measured − 1|."""
     return median(abs(expm1(-gap)) for gap in gaps)
+
+
+def power_gaps(runs: Sequence[Path]) -> list[PowerGap]:
+    """Return how far the watts of each measured load are off what is predicted."""
+    found = []
+    for run in runs:
+        info, summary = run_folder.read_info(run), summary_of(run)
+        facts = run_facts(info, summary)
+        found += [power_gap(info, facts, cell) for cell in summary.cells]
+    return [gap for gap in found if gap is not None]
 
 
 # --- cases of runs --------------------------------------------------------------------------------

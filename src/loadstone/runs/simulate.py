@@ -458,4 +458,10 @@ def _settings(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> 
         prefix_cache=fleet.policy.prefix_cache,
         basis=_basis(deployment, fleet, asked),
         profile=fleet.model.profile.name if isinstance(fleet.model, StepModel) else None,
+        electricity=asked.electricity,
+        own_power=(
+            fleet.model.profile.power.get(deployment.decoder.gpu.name, [])
+            if isinstance(fleet.model, StepModel)
+            else []
+        ),
     )

@@ -123,5 +123,7 @@ def gpu(cell: JudgedCell) -> Findings:
             readings=gpus.samples,
             clock_mhz=gpus.sm_clock_min_mhz,
         )
-    if gpus.new_every_s is not None and gpus.energy_j is None:
+    if gpus.power_gap_s is not None and gpus.energy_j is None:
+        yield finding("power_gap", gap_s=gpus.power_gap_s)
+    elif gpus.new_every_s is not None and gpus.energy_j is None:
         yield finding("gpu_read_seldom", every_s=gpus.new_every_s)

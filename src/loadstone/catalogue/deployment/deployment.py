@@ -284,6 +284,11 @@ class Deployment(msgspec.Struct, frozen=True):
         return len(self.pools) > 1
 
     @property
+    def boards_w(self) -> float:
+        """Return the watts of all GPU boards at their limits."""
+        return sum(pool.gpus * pool.worker.gpu.tdp_w for pool in self.pools)
+
+    @property
     def prefiller(self) -> Worker:
         """Return the worker that computes prompts."""
         return self.pools[0].worker

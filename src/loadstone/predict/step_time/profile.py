@@ -89,7 +89,7 @@ class OtherArchitecture(InputError):
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model
     (boards.shapes_of), the family that its rows are held out with. `acceptance`: of guessed tokens,
-    as measured engines counted it.
+    as measured engines counted it. `power`: by GPU, gaps of measured watts (power.gap_of()).
     """
 
     name: str
@@ -107,6 +107,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     families: dict[str, str] = {}
     family_shares: dict[str, tuple[float, ...]] = {}
     acceptance: float | None = None
+    power: dict[str, list[float]] = {}
     schema: int = 1
 
     def values(self, without: str | None = None) -> Floats:

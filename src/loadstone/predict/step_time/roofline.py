@@ -34,11 +34,13 @@ class DecodeLimit(NamedTuple):
 class RooflineModel:
     """The limits of one deployment.
 
+    gpu               the kind that it has
     peak_flops_per_s  of all GPUs, for products in the type that most of the weights are multiplied
                       in
     """
 
     def __init__(self, worker: Worker) -> None:
+        self.gpu = worker.gpu
         self._schedulers = worker.dp * worker.pp
         self._group = worker.dp if worker.attention_dp else 1
         self._work = idealise(work_of(worker))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from loadstone.core.electricity import Electricity, parse_electricity
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
@@ -28,6 +29,7 @@ HOURS_PER_MONTH = 730.0
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", exclusive_minimum=0, maximum=1e9)
 _CONFIDENCE = Limits("must be 0 to 0.99", 0, maximum=0.99)
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6}
+_WATTS = re.compile(r"(\d+\.?\d*|\.\d+)(k|m|)w?", re.IGNORECASE)
 _DOLLARS = re.compile(r"\$?(\d+\.?\d*|\.\d+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 
@@ -39,6 +41,15 @@ def _dollars_per_month(value: object, name: str) -> float:
     number, unit, period = (part.lower() for part in found.groups())
     hours = HOURS_PER_MONTH if period == "/hour" else 1.0
     return float(number) * _UNITS[unit] * hours
+
+
+def _watts(value: object, name: str) -> float:
+    """Read `40kW`, `0.5MW`, or watts."""
+    found = _WATTS.fullmatch(str(value).replace(",", "").replace(" ", ""))
+    watts = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
+    if watts <= 0:
+        raise InputError(f"{name}: {value!r} is no power; write e.g. 40kW or 40000")
+    return watts
 
 
 _WORKLOAD = {
@@ -166,6 +177,15 @@ class ChoiceOptions(Flags):
     )
     budget: float | None = flag(
         SEARCH, "dollars that there are, with --price: 30k/month, 40/hour", read=_dollars_per_month
+    )
+    electricity: Electricity | None = flag(
+        SEARCH,
+        "dollars per kWh, of the GPU boards alone; the node's and the site's besides:"
+        " 0.12,host=250,pue=1.2",
+        read=parse_electricity,
+    )
+    power_budget: float | None = flag(
+        SEARCH, "power that there is for what --electricity counts, e.g. 40kW", read=_watts
     )
     miss_cost: float = flag(
         SEARCH,

@@ -10,6 +10,7 @@ from itertools import product
 from loadstone.analyse.compare.price import Prices, key, parse_prices
 from loadstone.catalogue import parse_worker
 from loadstone.catalogue.deployment.deployment import Worker
+from loadstone.core.electricity import Electricity
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.recommend.demand.effort import FULL, Effort
@@ -48,6 +49,10 @@ class Planning:
     @property
     def choice(self) -> ChoiceOptions:
         return self.options.choice
+
+    @property
+    def electricity(self) -> Electricity:
+        return self.choice.electricity or Electricity()
 
     @property
     def by_throughput(self) -> bool:

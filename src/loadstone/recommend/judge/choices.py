@@ -155,7 +155,9 @@ def _rank_by_throughput(
             )
         )
     if not choices:
-        raise InputError("--gpus-max, --budget: give not one replica beyond --reserve; give more")
+        raise InputError(
+            "--gpus-max, --budget, --power-budget: give not one replica beyond --reserve; give more"
+        )
     best = np.max([choice.regrets for choice in choices], axis=0)
     return [choice._replace(regrets=best - choice.regrets) for choice in choices]
 

@@ -10,6 +10,7 @@ from loadstone.recommend.judge.confirm import ConfirmedPlan, confirm_plans, join
 from loadstone.recommend.judge.errors import UncertainFinalist, draw_errors
 from loadstone.recommend.judge.host_memory import HostMemory, weigh_host_memory
 from loadstone.recommend.judge.measurement import MeasurementValue, best_measurement
+from loadstone.recommend.judge.power import fed_by
 from loadstone.recommend.judge.split import Split, compare_split
 from loadstone.recommend.search.finalists import Finalists
 
@@ -38,7 +39,7 @@ def judge_finalists(simulated: Finalists, planning: Planning) -> Judgement:
     --budget pays for nothing."""
     finalists = draw_errors(simulated, planning)
     choices = rank_choices(finalists, planning)
-    paid = affordable(choices, planning)
+    paid = fed_by(affordable(choices, planning), planning, simulated.measured)
     confirmed = confirm_plans(paid, planning)
     shown = confirmed[: planning.options.plans]
     hours, autoscale = planning.traffic.hours, planning.options.load.autoscale

@@ -29,6 +29,7 @@ from loadstone.recommend.demand.planning import Planning, plan_for
 from loadstone.recommend.judge.choices import affordable, rank_choices
 from loadstone.recommend.judge.confirm import Confirmation, ConfirmedPlan
 from loadstone.recommend.judge.errors import draw_joint_errors
+from loadstone.recommend.judge.power import fed_by
 from loadstone.recommend.search.candidates import Candidate, Search
 from loadstone.recommend.search.finalists import (
     Finalists,
@@ -211,7 +212,8 @@ def divide_classes(finder: FleetFinder) -> Divisions:
     for search, finalists in zip(searches, drawn, strict=True):
         key = search.classes, search.planning.by_priority
         try:
-            choices = affordable(rank_choices(finalists, search.planning), search.planning)
+            paid = affordable(rank_choices(finalists, search.planning), search.planning)
+            choices = fed_by(paid, search.planning, search.finalists.measured)
         except InputError as error:
             refusals[key] = str(error)
             continue

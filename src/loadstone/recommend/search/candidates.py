@@ -91,9 +91,15 @@ class Candidate(NamedTuple):
         """Return what of the load is in a replica at the level, without those that queue longer."""
         return self.worker.dp * traffic.load_at(self.level)
 
+    def most_w(self, planning: Planning) -> float:
+        """Return the watts of one replica whose boards are at their limit."""
+        return planning.electricity.drawn_w(self.deployment.boards_w, self.deployment.gpus)
+
     def max_replicas(self, planning: Planning) -> int:
-        """Count the replicas that --gpus-max and --budget give."""
+        """Count the replicas that --gpus-max and the budgets give."""
         replicas = planning.search.gpus_max // self.deployment.gpus
+        if planning.choice.power_budget is not None:
+            replicas = min(replicas, int(planning.choice.power_budget / self.most_w(planning)))
         if planning.choice.budget is None or not planning.prices:
             return replicas
         dollars_per_hour = planning.choice.budget / HOURS_PER_MONTH

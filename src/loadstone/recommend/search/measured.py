@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadstone.analyse.power import PowerGap
 from loadstone.analyse.summary import summary_of
 from loadstone.calibrate.cases import predict_latencies
 from loadstone.catalogue import parse_deployment
@@ -15,13 +16,14 @@ from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.summary import CellSummary
 from loadstone.core.vectors import Floats
 from loadstone.recommend.search.candidates import Candidate, Refused
-from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
+from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs, power_gaps
 
 
 class MeasuredRun(NamedTuple):
     """A measured run of a deployment; gaps: ln(measured/predicted) of its TTFT and TPOT, NaN where
     not measured.
 
+    power   of its loads, how far their watts are off
     graded  its answers were graded, with a verdict; `wrong`: they are wrong, as it says
     """
 
@@ -29,6 +31,7 @@ class MeasuredRun(NamedTuple):
     gaps: Floats
     graded: bool = False
     wrong: str = ""
+    power: Sequence[PowerGap] = ()
 
     def has_precision_of(self, worker: Worker) -> bool:
         """Tell whether a worker has the model, and the precision of weights and KV cache, that
@@ -54,7 +57,8 @@ def read_measured(run: Path, *, force: bool) -> MeasuredRun:
         measured = case.point.ttft_s or math.nan, case.point.tpot_s or math.nan
         gaps.append((math.log(measured[0] / ttft_s), math.log(measured[1] / tpot_s)))
     graded = any(cell.graded is not None and cell.graded.undecided is None for cell in cells)
-    return MeasuredRun(deployment.name, np.nanmedian(np.array(gaps), axis=0), graded)
+    middle = np.nanmedian(np.array(gaps), axis=0)
+    return MeasuredRun(deployment.name, middle, graded, power=power_gaps([run]))
 
 
 def wrong_answers(cells: Sequence[CellSummary]) -> str:

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from loadstone.core.summary import PredictedPower
 from loadstone.recommend.judge.autoscaled import AutoscaledPlan
 from loadstone.recommend.judge.by_hour import ByHour, Span
 from loadstone.recommend.judge.host_memory import HostMemory
@@ -85,6 +86,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s  of all replicas under the traffic
     by_hour         of a trace of several windows: as many replicas as each needs
     sessions_per_gpu  of sessions: how many are alive per GPU where all replicas carry what they can
+    power           what all boards draw under the traffic
     task_s          of sessions: the time of one; cached_share: what of their prompts is cached;
                     under the load
     """
@@ -118,6 +120,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     sessions_per_gpu: float | None = None
     task_s: LatencySpan | None = None
     cached_share: float | None = None
+    power: PredictedPower | None = None
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):

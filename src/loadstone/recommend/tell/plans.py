@@ -23,6 +23,7 @@ from loadstone.recommend.judge.choices import PlanChoice
 from loadstone.recommend.judge.confirm import ConfirmedPlan
 from loadstone.recommend.judge.judgement import Judgement
 from loadstone.recommend.judge.measurement import START_MINUTES
+from loadstone.recommend.judge.power import plan_power
 from loadstone.recommend.search.candidates import Refused, Search
 from loadstone.recommend.search.finalists import Finalists
 from loadstone.recommend.search.measured import MeasuredRun
@@ -164,6 +165,7 @@ def describe_plan(
         sessions_per_gpu=carried * sessions.alive_per_load / choice.gpus if has_sessions else None,
         task_s=_latency(sessions.task_s, float(spread[TPOT])) if has_sessions else None,
         cached_share=sessions.cached_share if has_sessions else None,
+        power=plan_power(choice, planning, measured),
     )
 
 

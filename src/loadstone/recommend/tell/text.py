@@ -1,6 +1,6 @@
 """A recommendation as a person reads it: the answer first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_gpus, show_number, show_seconds, show_share
@@ -9,6 +9,7 @@ from loadstone.recommend.judge.by_hour import ByHour
 from loadstone.recommend.judge.host_memory import HostMemory
 from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
 from loadstone.report.data.wording import spell
+from loadstone.report.pages.terminal import describe_power
 from loadstone.report.table import MAX_NOTES, Footnote, Shown, Table
 
 ROUTED = {
@@ -109,6 +110,7 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
         lines.append(f"Plan 1: {first.further}.")
     if first.usd_per_month_one_down is not None:
         lines.append(_describe_costs(document))
+    lines += _describe_power(numbered)
     lines += [f"Plan {number} was {plan.checked}." for number, plan in numbered if plan.checked]
     for number, plan in numbered:
         if plan.by_hour is not None:
@@ -153,6 +155,16 @@ def _describe_costs(document: Recommendation) -> str:
         whole = ", ".join("the same" if cost is None else f"${cost:,.0f}" for cost in nodes)
         line += f"; where GPUs are rented by the node: {whole}"
     return f"{line}."
+
+
+def _describe_power(plans: Sequence[tuple[int, DeploymentPlan]]) -> Iterator[str]:
+    """Say what each plan draws; once why nothing is known."""
+    known = [(number, plan.power) for number, plan in plans if plan.power and plan.power.drawn_w]
+    for number, power in known:
+        yield f"Plan {number} would draw {show_number(power.drawn_w)} W{describe_power(power)}."
+    for why in dict.fromkeys(plan.power.unknown for _, plan in plans if plan.power):
+        if why:
+            yield f"Watts are not known: {why}."
 
 
 def _describe_sessions(document: Recommendation) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from loadstone.analyse.ranking import RULE
 from loadstone.analyse.slo import SURE
+from loadstone.core.electricity import BOARDS
 from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.ranked_runs import Ranked
@@ -21,6 +22,7 @@ from loadstone.core.summary import (
     Metrics,
     Part,
     PiecePart,
+    PredictedPower,
     Requests,
     ScenarioResult,
     SizePart,
@@ -618,14 +620,31 @@ def _energy(cells: Sequence[CellSummary]) -> str:
     """Write the power that GPUs drew, in the order of the loads."""
     power = [cell.gpu.power_w.mean if cell.gpu and cell.gpu.power_w else None for cell in cells]
     windows = [cell.steady or cell.metrics for cell in cells]
+    predicted = next((cell.power for cell in reversed(cells) if cell.power is not None), None)
     if all(value is None for value in power):
-        return ""
+        return f"watts: not known: {predicted.unknown}" if predicted else ""
     gpus = max(cell.gpu.gpus if cell.gpu else 0 for cell in cells)
-    text = f"{show_gpus(gpus)} drew {', '.join(map(show_number, power))} W"
+    verb = "would draw" if predicted else "drew"
+    text = f"{show_gpus(gpus)} {verb} {', '.join(map(show_number, power))} W"
     for name in ("output", "total"):
         energy = [getattr(window, f"j_per_{name}_token") for window in windows]
         if any(value is not None for value in energy):
             text += f" · {', '.join(map(show_number, energy))} J per {name} token"
+    return f"{text}{describe_power(predicted)}" if predicted else text
+
+
+def describe_power(power: PredictedPower) -> str:
+    """Write the intervals of predicted watts and joules, and whose they are."""
+    parts = [
+        f"{show_number(ends[0])} to {show_number(ends[1])} {unit}"
+        for ends, unit in ((power.power_w, "W"), (power.j_per_output_token, "J per output token"))
+        if ends is not None
+    ]
+    text = f" (80% at the last: {', '.join(parts)}; boards alone)"
+    if power.boundary != BOARDS:
+        text += f" · {show_number(power.drawn_w)} W with {power.boundary}"
+    if power.usd_per_mtok is not None:
+        text += f" · ${power.usd_per_mtok:.3g} of electricity per million output tokens"
     return text
 
 
