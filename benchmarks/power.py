@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from loadstone.predict.power import LEAST_OWN, Curve, move
+from loadstone.predict.power import LEAST_OWN, PowerCurve, move
 
 LEAST_ROWS = 10
 NAMES = ("a", "c", "k1", "k2", "p", "q")
@@ -65,20 +65,20 @@ def shares(rows: Sequence[Row]) -> Floats:
     )  # fmt: skip
 
 
-def fit(rows: Sequence[Row]) -> Curve:
+def fit(rows: Sequence[Row]) -> PowerCurve:
     """Fit the curve robustly, kinds of GPU alike."""
     mbu, mfu, share = shares(rows).T
     count = collections.Counter(row["gpu"] for row in rows)
     weight = np.array([10 / count[row["gpu"]] ** 0.5 for row in rows])
 
     def off(b: Floats) -> Floats:
-        return np.asarray(weight * (Curve(*b).share(mbu, mfu) / share - 1))
+        return np.asarray(weight * (PowerCurve(*b).share(mbu, mfu) / share - 1))
 
     found = least_squares(off, _START, bounds=(_LOW, _HIGH), loss="soft_l1", f_scale=0.1)
-    return Curve(*found.x.tolist())
+    return PowerCurve(*found.x.tolist())
 
 
-def logs(curve: Curve, rows: Sequence[Row]) -> Floats:
+def logs(curve: PowerCurve, rows: Sequence[Row]) -> Floats:
     """Return ln(measured/predicted) of each row."""
     mbu, mfu, share = shares(rows).T
     return np.asarray(np.log(share / np.clip(curve.share(mbu, mfu), 0.05, 1)))
@@ -121,7 +121,7 @@ def nested(by_model: dict[str, Floats]) -> float:
     return hits / total
 
 
-def learnt(curve: Curve, rows: Sequence[Row], runs: int) -> Floats:
+def learnt(curve: PowerCurve, rows: Sequence[Row], runs: int) -> Floats:
     """Return residuals of rows of an unseen GPU once some others of it, of any model, were taken."""
     gaps, drawn = logs(curve, rows), random.Random(0)
     found = []

@@ -20,7 +20,7 @@ class Electricity(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def boundary(self) -> str:
-        """Whose watts are counted."""
+        """Name those whose watts are counted."""
         if not self.host and self.pue == 1:
             return BOARDS
         return f"boards, {self.host:g} W of the node for each, PUE {self.pue:g}"

@@ -625,7 +625,7 @@ class GpuFigures(_Figures, kw_only=True, frozen=True):
 
 
 class PredictedPower(_Figures, kw_only=True, frozen=True):
-    """What a simulated deployment draws, with 80 % intervals: of GpuFigures.power_w, of joules per
+    """Holds what a deployment would draw, with 80 % intervals: of GpuFigures.power_w, of joules per
     token.
 
     boundary  whose watts `drawn_w` are; dollars are of their electricity

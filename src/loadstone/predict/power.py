@@ -23,7 +23,7 @@ _DOUBTED = 1.0
 """Loads that the fit counts as, beside those that were measured on a GPU."""
 
 
-class Curve(NamedTuple):
+class PowerCurve(NamedTuple):
     """Holds the coefficients."""
 
     a: float
@@ -49,7 +49,7 @@ class _Kind(msgspec.Struct, frozen=True):
 class _Fit(msgspec.Struct, frozen=True):
     """`own`: of GPUs of which only own loads were measured."""
 
-    curve: Curve
+    curve: PowerCurve
     gpus: dict[str, _Kind]
     own: _Kind
 
