@@ -34,12 +34,11 @@ def power_gap(info: RunInfo, facts: RunFacts, cell: CellSummary) -> PowerGap | N
 
 def add_power(cell: CellSummary, info: RunInfo, facts: RunFacts) -> None:
     """Add to a simulated cell what its boards draw, under the names of what is measured."""
-    limits, shares, terms = limits_of(info, facts), cell.roofline, info.settings.electricity
-    terms = terms or Electricity()
-    unknown = ""
+    limits, shares = limits_of(info, facts), cell.roofline
+    terms = info.settings.electricity or Electricity()
     if facts.pools:
         unknown = "no row has prefill and decode apart"
-    elif limits is None or shares is None or not facts.gpus:
+    elif limits is None or shares is None or not facts.gpus or info.settings.fleet is not None:
         return
     elif shares.mbu is None or shares.mfu is None:
         unknown = "no row has guessed tokens, prompts alone, or prompts that may be cached"
@@ -66,19 +65,18 @@ def _add_known(
     w, low, high = watts
     metrics, lasting = cell.metrics, cell.lasting()
     cell.gpu = GpuFigures(gpus=gpus, samples=0, throttled={}, power_w=Level(w, w))
+    names = {f"j_per_{kind}_token": f"{kind}_tokens_per_s" for kind in ("output", "total")}
     ends: dict[str, Bounds] = {}
-    for kind in ("output", "total"):
-        name = f"{kind}_tokens_per_s"
-        for window in (metrics, metrics.steady):
-            rate = getattr(window, name, None)
-            if window is metrics and rate:
-                setattr(metrics, f"j_per_{kind}_token", w / rate)
-            elif rate and metrics.steady is not None:
-                metrics.steady = replace(metrics.steady, **{f"j_per_{kind}_token": w / rate})
-        rate, error = getattr(lasting, name), metrics.interval.get(name)
+    for joules, tokens in names.items():
+        if getattr(metrics, tokens):
+            setattr(metrics, joules, w / getattr(metrics, tokens))
+        if metrics.steady is not None and getattr(metrics.steady, tokens):
+            found = {joules: w / getattr(metrics.steady, tokens)}
+            metrics.steady = replace(metrics.steady, **found)
+        rate, error = getattr(lasting, tokens), metrics.interval.get(tokens)
         if rate:
-            off = (math.log(error.high / error.low) / 2) if error and error.low > 0 else 0.0
-            ends[kind] = [
+            off = math.log(error.high / error.low) / 2 if error and error.low > 0 else 0.0
+            ends[joules] = [
                 w / rate * math.exp(sign * math.hypot(math.log(end / w), off))
                 for sign, end in ((-1, low), (1, high))
             ]
@@ -88,6 +86,6 @@ def _add_known(
         power_w=[low, high],
         drawn_w=drawn_w,
         usd_per_mtok=terms.usd_per_mtok(drawn_w, lasting.output_tokens_per_s),
-        j_per_output_token=ends.get("output"),
-        j_per_total_token=ends.get("total"),
+        j_per_output_token=ends.get("j_per_output_token"),
+        j_per_total_token=ends.get("j_per_total_token"),
     )

@@ -8,6 +8,7 @@ import msgspec
 from loadstone.core.errors import InputError
 
 BOARDS = "GPU boards alone"
+HELP = "dollars per kWh of the GPU boards, besides of node and site: 0.12,host=250,pue=1.2"
 
 
 class Electricity(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_h
 
 import msgspec
 
-from loadstone.core.electricity import Electricity, parse_electricity
+from loadstone.core.electricity import HELP, Electricity, parse_electricity
 from loadstone.core.errors import InputError
 from loadstone.core.plan import POOLING_TASKS, PoolingTask
 from loadstone.workload import option_values as values
@@ -748,12 +748,7 @@ class SimulatorOptions(Flags):
         "how replicas get requests; prefix: who has most of the prompt; hashed: each session at"
         " random, and then always there [default: as the engine does]",
     )
-    electricity: Electricity | None = flag(
-        SIMULATOR,
-        "dollars per kWh, of the GPU boards alone; the node's and the site's besides:"
-        " 0.12,host=250,pue=1.2",
-        read=parse_electricity,
-    )
+    electricity: Electricity | None = flag(SIMULATOR, HELP, read=parse_electricity)
     flow_control: str | None = flag(
         SIMULATOR,
         "an inference gateway before the replicas: default, or KEY=VALUE,… of fairness, ordering,"

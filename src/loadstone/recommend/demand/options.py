@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from loadstone.core.electricity import Electricity, parse_electricity
+from loadstone.core.electricity import HELP, Electricity, parse_electricity
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
@@ -178,12 +178,7 @@ class ChoiceOptions(Flags):
     budget: float | None = flag(
         SEARCH, "dollars that there are, with --price: 30k/month, 40/hour", read=_dollars_per_month
     )
-    electricity: Electricity | None = flag(
-        SEARCH,
-        "dollars per kWh, of the GPU boards alone; the node's and the site's besides:"
-        " 0.12,host=250,pue=1.2",
-        read=parse_electricity,
-    )
+    electricity: Electricity | None = flag(SEARCH, HELP, read=parse_electricity)
     power_budget: float | None = flag(
         SEARCH, "power that there is for what --electricity counts, e.g. 40kW", read=_watts
     )
