@@ -46,13 +46,13 @@ class PoolRates(NamedTuple):
             f"{self.prompt_tokens:,} + {self.answer_tokens:,} tokens: prefill carries"
             f" {self.prefill_per_s:,.2f} requests/s and decode {self.decode_per_s:,.2f} (TPOT"
             f" {self.tpot_s * 1e3:,.1f} ms when full): {ratio:,.2g} prefill workers for each decode"
-            f" worker balance them; the GPU boards alone draw at most {self.most_w / 1e3:.3g} kW,"
-            " their limits (watts of pools are not known)"
+            " worker balance them"
         )
+        if idle > _IDLE:
+            text += f"; this ratio starves the {starved} pool, {idle:.0%} of which is idle"
         return (
-            f"{text}; this ratio starves the {starved} pool, {idle:.0%} of which is idle"
-            if idle > _IDLE
-            else text
+            f"{text}; GPU boards alone draw at most {self.most_w / 1e3:.3g} kW, their limit (watts"
+            " of pools are not known)"
         )
 
 
