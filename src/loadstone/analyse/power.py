@@ -83,6 +83,7 @@ def _add_known(
     drawn_w = terms.drawn_w(w, gpus)
     cell.power = PredictedPower(
         boundary=terms.boundary,
+        boards_w=w,
         power_w=[low, high],
         drawn_w=drawn_w,
         usd_per_mtok=terms.usd_per_mtok(drawn_w, lasting.output_tokens_per_s),

@@ -628,11 +628,13 @@ class PredictedPower(_Figures, kw_only=True, frozen=True):
     """Holds what a deployment would draw, with 80 % intervals: of GpuFigures.power_w, of joules per
     token.
 
+    boards_w  of all boards
     boundary  whose watts `drawn_w` are; dollars are of their electricity
     unknown   why nothing is predicted
     """
 
     boundary: str
+    boards_w: float | None = None
     power_w: Bounds | None = None
     j_per_output_token: Bounds | None = None
     j_per_total_token: Bounds | None = None

@@ -35,6 +35,7 @@ def plan_power(
     drawn_w = terms.drawn_w(w, choice.gpus)
     return PredictedPower(
         boundary=terms.boundary,
+        boards_w=w,
         power_w=[low, high],
         j_per_output_token=[low / rate, high / rate],
         j_per_total_token=[low / both, high / both],

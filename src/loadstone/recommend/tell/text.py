@@ -161,7 +161,7 @@ def _describe_power(plans: Sequence[tuple[int, DeploymentPlan]]) -> Iterator[str
     """Say what each plan draws; once why nothing is known."""
     known = [(number, plan.power) for number, plan in plans if plan.power and plan.power.drawn_w]
     for number, power in known:
-        yield f"Plan {number} would draw {show_number(power.drawn_w)} W{describe_power(power)}."
+        yield f"Plan {number} would draw {show_number(power.boards_w)} W{describe_power(power)}."
     for why in dict.fromkeys(plan.power.unknown for _, plan in plans if plan.power):
         if why:
             yield f"Watts are not known: {why}."

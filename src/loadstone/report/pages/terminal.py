@@ -630,17 +630,17 @@ def _energy(cells: Sequence[CellSummary]) -> str:
         energy = [getattr(window, f"j_per_{name}_token") for window in windows]
         if any(value is not None for value in energy):
             text += f" · {', '.join(map(show_number, energy))} J per {name} token"
-    return f"{text}{describe_power(predicted)}" if predicted else text
+    return f"{text}{describe_power(predicted, ' at the last')}" if predicted else text
 
 
-def describe_power(power: PredictedPower) -> str:
-    """Write the intervals of predicted watts and joules, and whose they are."""
+def describe_power(power: PredictedPower, load: str = "") -> str:
+    """Write the intervals of predicted watts and joules, at a `load`, and whose they are."""
     parts = [
         f"{show_number(ends[0])} to {show_number(ends[1])} {unit}"
         for ends, unit in ((power.power_w, "W"), (power.j_per_output_token, "J per output token"))
         if ends is not None
     ]
-    text = f" (80% at the last: {', '.join(parts)}; boards alone)"
+    text = f" (80%{load}: {', '.join(parts)}; boards alone)"
     if power.boundary != BOARDS:
         text += f" · {show_number(power.drawn_w)} W with {power.boundary}"
     if power.usd_per_mtok is not None:
