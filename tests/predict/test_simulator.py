@@ -1467,3 +1467,23 @@ def test_a_saved_plan_is_simulated_as_it_is(tmp_path: Path) -> None:
     again = plan_of(Options.read(plan=tmp_path / "plan.parquet"))
     fleet = Fleet(POLICY, Times())
     assert records_of(again, fleet) == records_of(asked, fleet)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_slots_belong_to_their_class_in_a_loop_by_count_too(quick: bool) -> None:
+    asked = plan(
+        input=None, output=None, duration=1,
+        class_=["short,slots=2,input=8,output=4", "long,slots=3,input=8,output=40"],
+    )  # fmt: skip
+    load = msgspec.structs.replace(asked.cells[0], duration_s=None)
+    counted = replace(asked.take(np.arange(300)), cells=(load,))
+    assert counted.traffic_class is not None
+    records = records_of(counted, Fleet(POLICY, SLOPED), quick=quick)
+    assert len(records) == 300
+    for number, slots in enumerate((2, 3)):
+        times = [
+            (record["sent_s"], record["end_s"])
+            for record, of_class in zip(records, counted.traffic_class, strict=True)
+            if of_class == number
+        ]
+        assert max(sum(sent <= at < end for sent, end in times) for at, _ in times) == slots

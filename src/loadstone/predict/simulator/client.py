@@ -184,7 +184,7 @@ class SimulatedClient:
             self.ended = _ignore_end
             self._send_all()
             return
-        if plain and self._closed and not load.profile:
+        if plain and self._closed and not load.profile and not self._class_slots:
             self.ended = self._start_next
         self._act(start_s)
 

@@ -36,6 +36,7 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
         or plan.has_sessions
         or plan.inputs is not None
         or plan.pictures is not None
+        or plan.class_slots
     ):
         return False
     if policy.priorities and len({kind.priority for kind in plan.classes}) > 1:
