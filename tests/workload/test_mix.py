@@ -224,3 +224,74 @@ def test_what_is_no_file_of_classes_is_refused_in_one_line(tmp_path: Path, conte
     path.write_text(content)
     with pytest.raises(InputError, match="--mix"):
         plan_of(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", mix=path, rate="1"))
+
+
+def write_trace(path: Path, count: int, classes: str = "") -> Path:
+    names = classes.split()
+    lines = ["timestamp_s,input_tokens,output_tokens" + (",class" if names else "")]
+    for number in range(count):
+        of_class = f",{names[number % len(names)]}" if names else ""
+        lines.append(f"{number * 0.5},{100 + number},{10 + number}{of_class}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_trace_names_the_classes_of_its_rows(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "day.csv", 30, "chat chat batch")
+    plan = mixed("batch,priority=low", trace=path, rate=None, requests=None, warmup=3)
+    assert plan.class_names == ["batch", "chat"]
+    batch = measured_of(plan, 0)
+    assert plan.input_tokens[batch].tolist() == list(range(102, 130, 3))
+    times_s = plan.intended_s[plan.phase == 1]
+    np.testing.assert_allclose(times_s - times_s[0], np.arange(30) * 0.5)
+    first = mixed(trace=path, rate=None, requests="7", time_scale="0.1")
+    assert [len(measured_of(first, number)) for number in (0, 1)] == [5, 2]
+
+
+def test_a_class_has_a_trace_of_its_own_beside_a_share(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "legal.csv", 40)
+    plan = mixed("chat,share=1,input=8,output=8", f"legal,trace={path}", rate="6", requests=None)
+    legal, chat = measured_of(plan, 1), measured_of(plan, 0)
+    assert plan.output_tokens[legal].tolist() == list(range(10, 50))
+    np.testing.assert_allclose(np.diff(plan.intended_s[legal]), 0.5)
+    assert len(chat) / 19.5 == pytest.approx(6 - 2, rel=0.05)
+    assert (np.diff(plan.intended_s) >= 0).all()
+
+
+def test_blocks_are_shared_within_a_file_and_not_between_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        lines = (
+            f'{{"timestamp_s": {time}, "input_tokens": 32, "output_tokens": 4,'
+            f' "hash_ids": [7, {time}], "block_tokens": 16}}\n'
+            for time in range(5)
+        )
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines) + "\n" * (name == "b"))
+    plan = mixed(
+        *(f"{name},trace={tmp_path / name}.jsonl" for name in ("a", "b")),
+        "plain,share=1,input=8,output=4", rate="5", requests=None, warmup=0,
+    )  # fmt: skip
+    assert plan.blocks is not None
+    blocks = plan.blocks
+    ids = [{int(id) for row in rows_of(plan, kind) for id in blocks.own(row)} for kind in range(3)]
+    assert [len(of_class) for of_class in ids] == [6, 6, 0]
+    assert not ids[0] & ids[1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "others", "message"),
+    [
+        (["legal,trace=DIR/legal.csv,input=8"], {"rate": None}, "the trace says what is asked"),
+        (["chat"], {"trace": "DIR/legal.csv", "rate": None}, "names a class"),
+        (["chat,input=4"], {"trace": "DIR/day.csv", "rate": None}, "rows say what is asked"),
+        (["chat"], {"trace": "DIR/day.csv"}, "leave --rate out"),
+        (["none"], {"trace": "DIR/day.csv", "rate": None}, "in class none"),
+    ],
+)
+def test_classes_that_do_not_fit_their_trace_are_refused(
+    tmp_path: Path, classes: list[str], others: dict[str, Any], message: str
+) -> None:
+    write_trace(tmp_path / "legal.csv", 4)
+    write_trace(tmp_path / "day.csv", 4, "chat batch")
+    options = {key: value and value.replace("DIR", str(tmp_path)) for key, value in others.items()}
+    with pytest.raises(InputError, match=message):
+        mixed(*(text.replace("DIR", str(tmp_path)) for text in classes), requests=None, **options)

@@ -13,6 +13,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.summary import Summary
 from loadstone.workload.mix import read_classes
 from loadstone.workload.options import LoadOptions, RunOptions, WorkloadOptions, change
+from loadstone.workload.planning import plan_of
 
 Run = TypeVar("Run", bound=RunOptions)
 
@@ -24,6 +25,8 @@ def run_without(options: Run, run: Callable[[Run], Summary]) -> Summary:
     workload, name = options.workload, options.workload.without
     if workload.plan is not None:
         names = [of_class.name for of_class in run_folder.read_plan(workload.plan).classes]
+    elif workload.trace is not None:
+        names = plan_of(change(options, without=None)).class_names
     else:
         names = [request.name for request in read_classes(workload.mix, workload.classes)]
     if name not in names or len(names) < 2:

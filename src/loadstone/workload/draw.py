@@ -121,8 +121,9 @@ class Draw:
 
     def lead_in(self, times_s: Floats) -> Floats:
         """Put the warm-up, evenly spread, before times that a profile or a trace has."""
-        lead = np.linspace(0, WARMUP_S, self.warm, endpoint=False)
-        return np.concatenate([lead, times_s + (WARMUP_S if self.warm else 0.0)])
+        lead_s = (WARMUP_S if self.warm else 0.0) if self.lead_s is None else self.lead_s
+        lead = np.linspace(0, lead_s, self.warm, endpoint=False)
+        return np.concatenate([lead, times_s + lead_s])
 
     def frame(self, lengths: Ints64, starts_s: Floats) -> Rows:
         """Make the columns that sessions of these lengths have, whatever they ask; warm-up

@@ -18,14 +18,15 @@ from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
 from loadstone.core.pictures import Pictures, PictureShape
-from loadstone.core.plan import Plan, TrafficClass, adapter_names
+from loadstone.core.plan import Blocks, Load, Plan, TrafficClass, adapter_names
 from loadstone.core.secrets import has_scheme, names_key
 from loadstone.core.summary import TASK
-from loadstone.core.vectors import Array, Ints32, Ints64
+from loadstone.core.vectors import Array, Floats, Ints32, Ints64
 from loadstone.core.yaml_text import decode_yaml
-from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload, no_pictures
+from loadstone.workload.draw import WARMUP_S, Draw, Rows, ServerLimits, Workload, no_pictures
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.option_values import check_headers
+from loadstone.workload.trace import Trace, replay_loads
 
 MAX_CLASSES = 64
 _MAX_BYTES = 1 << 20
@@ -65,6 +66,10 @@ WORKLOAD_KEYS = (
     "turns",
     "think_time",
     "skip_bad",
+    "trace",
+    "trace_window",
+    "trace_sample",
+    "length_scale",
 )
 """Options of a run that a class may have as its own, by their names in Python."""
 _GROUPS = 1 << 20
@@ -76,6 +81,7 @@ class ClassRequest(msgspec.Struct, frozen=True):
 
     share, rate   of an open load, one of them; `rate` requests/s, whatever the load is
     slots         of a closed one
+    replays       it comes at the times of a trace, of which `rate` is the mean once it is read
     workload      options of the run that it has as its own
     """
 
@@ -83,6 +89,7 @@ class ClassRequest(msgspec.Struct, frozen=True):
     share: float | None = None
     rate: float | None = None
     workload: dict[str, Any] = {}
+    replays: bool = False
 
     @property
     def name(self) -> str:
@@ -96,7 +103,7 @@ def read_classes(file: Path | None, texts: Sequence[str]) -> list[ClassRequest]:
     """Read the classes of a mix: of a YAML file, and each of `texts` as --class has it. Raises
     InputError."""
     classes = [] if file is None else _read_file(file)
-    classes += [_read_class(_split(text), f"--class {text.partition(',')[0]}") for text in texts]
+    classes += [read_class(_split(text), f"--class {text.partition(',')[0]}") for text in texts]
     names = [of_class.name for of_class in classes]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
@@ -126,7 +133,7 @@ def _read_file(file: Path) -> list[ClassRequest]:
     if document.get("mix", 1) != 1:
         raise InputError(f"--mix {file}: this version of Loadstone reads 'mix: 1'")
     classes = [
-        _read_class(entry, f"--mix {file}: class {number}")
+        read_class(entry, f"--mix {file}: class {number}")
         for number, entry in enumerate(listed, start=1)
     ]
     return _describe_adapters(classes, document.get("adapters"), f"--mix {file}: adapters")
@@ -180,7 +187,7 @@ def _split(text: str) -> dict[str, Any]:
     return found
 
 
-def _read_class(entry: Any, place: str) -> ClassRequest:
+def read_class(entry: Any, place: str) -> ClassRequest:
     """Read one class of a mapping. Raises InputError."""
     if not isinstance(entry, Mapping):
         raise InputError(f"{place}: is no mapping; write e.g. {{name: chat, share: 0.7}}")
@@ -199,8 +206,8 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
     amounts = {
         key: _number(given[key], name, key) for key in ("share", "rate", "slots") if key in given
     }
-    if len(amounts) != 1:
-        raise InputError(f"class {name}: needs one of share, rate (requests/s) and slots")
+    if len(amounts) > 1:
+        raise InputError(f"class {name}: {' and '.join(amounts)}: say the same; give one")
     slots = amounts.get("slots", 0.0)
     if slots != int(slots):
         raise InputError(f"class {name}: slots {slots:g} is no whole number")
@@ -233,7 +240,9 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
         **_read_popularity(given, name),
     )
     workload = {key: given[key] for key in WORKLOAD_KEYS if key in given}
-    return ClassRequest(traffic, amounts.get("share"), amounts.get("rate"), workload)
+    return ClassRequest(
+        traffic, amounts.get("share"), amounts.get("rate"), workload, replays=not amounts
+    )
 
 
 def _read_popularity(given: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -316,12 +325,14 @@ def show_bounds(request: ClassRequest) -> str:
 
 
 class MixedPart(NamedTuple):
-    """Says what a class asks: its workload, lengths of answers where a file does not say, turns."""
+    """Says what a class asks: its workload, lengths of answers where a file does not say, turns,
+    and whether bad lines of its file are left out."""
 
     request: ClassRequest
     workload: Workload
     output: Length | None = None
     sessions: Sessions | None = None
+    skip_bad: bool = False
 
 
 class Mix(Workload):
@@ -352,11 +363,35 @@ class Mix(Workload):
         return {"kind": "mix", "classes": described}
 
     def fit(self, limits: ServerLimits) -> Mix:
-        return Mix([part._replace(workload=part.workload.fit(limits)) for part in self.parts])
+        parts = []
+        for part in self.parts:
+            least = 1 if part.output is None else part.output.smallest
+            own = limits._replace(
+                skip_bad=part.skip_bad or limits.skip_bad, shortest_answer=least, requests=None
+            )
+            parts.append(part._replace(workload=part.workload.fit(own)))
+        return Mix(parts)
 
     def check(self, plan: Plan, limits: ServerLimits, name: str) -> None:
-        for part in self.parts:
-            part.workload.check(plan, limits, f"class {part.request.name}")
+        for number, part in enumerate(self.parts):
+            own = plan.take(np.flatnonzero(plan.traffic_class == number))
+            part.workload.check(own, limits, f"class {part.request.name}")
+
+    def length(self, load: Load) -> int | None:
+        return len(self._own_times()[0]) if load.process == "trace" else None
+
+    def loads(self, time_scales: Sequence[float], max_concurrency: int | None) -> list[Load]:
+        """Make the loads of classes that all come at the times of their traces, multiplied by each
+        of these."""
+        return replay_loads(self._own_times()[0], time_scales, max_concurrency)
+
+    def _own_times(self) -> tuple[Floats, Ints64]:
+        """Return the times of all classes' traces in their order, and of which class each is."""
+        traces = [part.workload for part in self.parts if isinstance(part.workload, Trace)]
+        times_s = np.concatenate([each.time_s for each in traces])
+        owners = np.repeat(np.arange(len(traces)), [each.count for each in traces])
+        order = np.argsort(times_s, kind="stable")
+        return times_s[order], owners[order]
 
     def rows(self, draw: Draw) -> Rows:
         """Draw the rows of each class, and put them in the order in which they begin."""
@@ -367,7 +402,10 @@ class Mix(Workload):
         if any("pictures" in rows for rows in drawn):
             drawn = [no_pictures(len(rows["turn"])) | rows for rows in drawn]
         groups = np.repeat(np.arange(len(drawn)), [len(rows["turn"]) for rows in drawn])
-        merged = {name: np.concatenate([rows[name] for rows in drawn]) for name in drawn[0]}
+        merged = {
+            name: np.concatenate([rows.get(name, np.full(len(rows["turn"]), -1)) for rows in drawn])
+            for name in dict.fromkeys(name for rows in drawn for name in rows)
+        }
         shared = merged["prefix_group"]
         merged["prefix_group"] = np.where(shared < 0, -1, shared + groups * _GROUPS).astype(
             np.int32
@@ -392,22 +430,12 @@ class Mix(Workload):
             warm = [int(part.value) if draw.warm else 0 for part in loads]
             lead_s = None
         else:
-            shares = rate_shares([part.request for part in self.parts], load.value)
-            measured = draw.count(draw.requested)
-            span_s = load.duration_s or measured / load.value
-            loads = [
-                msgspec.structs.replace(load, value=load.value * share, duration_s=span_s)
-                for share in shares
-            ]
-            counts = list(divide(measured, shares))
-            warm = divide(draw.warm, shares)
+            loads, begins = self._divide_open(draw)
+            counts = [*begins]
+            warm = divide(draw.warm, [part.value for part in loads])
             lead_s = draw.warm / load.value
-            for part, count in zip(self.parts, counts, strict=True):
-                if not count:
-                    raise InputError(
-                        f"class {part.request.name}: none of {measured} requests is of this class;"
-                        " ask for more (--requests), or for a larger share"
-                    )
+            if load.process == "trace":
+                lead_s = WARMUP_S if draw.warm else 0.0
         return [
             replace(
                 draw,
@@ -425,9 +453,43 @@ class Mix(Workload):
             )
         ]
 
+    def _divide_open(self, draw: Draw) -> tuple[list[Load], list[int]]:
+        """Return the load of each class at a rate, and how many of its requests begin: of a trace
+        those of the time that the load takes, or of the first that are asked for."""
+        load, requests = draw.load, [part.request for part in self.parts]
+        replace_in = msgspec.structs.replace
+        measured = draw.count(draw.requested)
+        if load.process == "trace":
+            owners = self._own_times()[1]
+            if measured > len(owners):
+                raise InputError(
+                    f"--requests {measured:,}: the traces have {len(owners):,}; ask for no more"
+                )
+            loads = [replace_in(load, value=request.rate) for request in requests]
+            counts = np.bincount(owners[:measured], minlength=len(loads)).tolist()
+        else:
+            shares = rate_shares(requests, load.value)
+            span_s = load.duration_s or measured / load.value
+            loads = [
+                replace_in(load, value=load.value * share, duration_s=span_s) for share in shares
+            ]
+            counts = divide(measured, shares)
+            for place, part in enumerate(self.parts):
+                if part.request.replays and isinstance(part.workload, Trace):
+                    loads[place] = replace_in(loads[place], process="trace")
+                    counts[place] = int(np.searchsorted(part.workload.time_s, span_s, "right"))
+        for request, count in zip(requests, counts, strict=True):
+            if not count:
+                raise InputError(
+                    f"class {request.name}: none of {measured} requests is of this class;"
+                    " ask for more (--requests), or for a larger share"
+                )
+        return loads, counts
+
     def finish(self, rows: Rows, draw: Draw) -> dict[str, Any]:
         """Make the contents of a plan: the texts of each class's prompts, one after another."""
         prompts: list[str] = []
+        blocks: list[tuple[str, Ints64, Blocks]] = []
         prompt = rows["prompt"].copy()
         has_chat, has_exact = False, True
         shapes: list[PictureShape] = []
@@ -439,6 +501,9 @@ class Mix(Workload):
             places = contents.get("prompt", of_class["prompt"])
             prompt[chosen] = np.where(places < 0, -1, places + len(prompts))
             prompts += contents.get("prompts", [])
+            if "blocks" in contents:
+                source = getattr(part.workload, "sha256", part.request.name)
+                blocks.append((source, np.flatnonzero(chosen), contents["blocks"]))
             has_chat |= contents.get("chat", False)
             has_exact &= contents.get("exact_output", True)
             if "pictures" in contents:
@@ -460,6 +525,7 @@ class Mix(Workload):
             "classes": tuple(part.request.traffic for part in self.parts),
             "traffic_class": rows["traffic_class"],
             "adapter": self._adapters(rows, draw.seed),
+            "blocks": _merge_blocks(rows, blocks) if blocks else None,
         }
 
     def _adapters(self, rows: Rows, seed: int) -> Ints32 | None:
@@ -485,6 +551,34 @@ class Mix(Workload):
             own = np.array([numbers[name] for name in of_class.adapter_names], np.int32)
             drawn[chosen] = own[picks.clip(0, len(own) - 1)][session]
         return drawn
+
+
+def _merge_blocks(rows: Rows, found: Sequence[tuple[str, Ints64, Blocks]]) -> Blocks:
+    """Make the blocks of all rows of those of some classes: (file, its rows, their blocks). Classes
+    of one file share what its requests share. Raises InputError."""
+    sizes = {blocks.tokens for _, _, blocks in found}
+    if len(sizes) > 1:
+        raise InputError(
+            f"--mix: traces have blocks of {' and '.join(map(str, sorted(sizes)))} tokens, and a"
+            " run has blocks of one size; leave one out"
+        )
+    if (rows["turn"] > 0).any() or (rows["prefix_group"] >= 0).any():
+        raise InputError(
+            "--mix: a class has turns or a prefix, and another's trace says block by block what is"
+            " shared; leave one out"
+        )
+    counts = np.zeros(len(rows["turn"]), np.int64)
+    for _, places, blocks in found:
+        counts[places] = np.diff(blocks.offsets)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    ids = np.empty(offsets[-1], np.int32)
+    source, base, top = "", 0, 0
+    for file, places, blocks in sorted(found, key=lambda each: each[0]):
+        source, base = file, base if file == source else top
+        shift = np.repeat(offsets[places] - blocks.offsets[:-1], counts[places])
+        ids[shift + np.arange(len(blocks.ids))] = blocks.ids + base
+        top = max(top, base + int(blocks.ids.max(initial=-1)) + 1)
+    return Blocks.whole(sizes.pop(), offsets, ids)
 
 
 def leave_out(plan: Plan, name: str) -> Plan:

@@ -16,12 +16,14 @@ from loadstone.workload.checks import CheckSet, mix, read_checks
 from loadstone.workload.draw import Beyond, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions, parse_length, parse_think
 from loadstone.workload.mix import (
+    MAX_CLASSES,
     WORKLOAD_KEYS,
     ClassRequest,
     Mix,
     MixedPart,
     leave_out,
     rate_shares,
+    read_class,
     read_classes,
 )
 from loadstone.workload.options import (
@@ -70,8 +72,9 @@ class Planner:
         check_limits(options)
         options = until_precise(options) if isinstance(options, Options) else options
         requests = [*read_classes(options.workload.mix, options.workload.classes), *classes]
-        self.options = options = _load_of_mix(options, requests) if requests else options
-        self._requests = requests
+        parts = _read_parts(options.workload, requests)
+        self._requests = requests = [part.request for part in parts]
+        self.options = options = _load_of_mix(options, parts) if requests else options
         self._checks: CheckSet | None = None
         self._plan: Plan | None = None
         self._grading = options.grading
@@ -93,7 +96,7 @@ class Planner:
         if pooled is not None:
             self.workload = pooled
         elif requests:
-            self.workload = Mix([_read_part(request) for request in requests])
+            self.workload = Mix(parts)
         else:
             read = _read_workload(options.workload, self._sessions)
             self.workload = _add_pictures(read, options.workload)
@@ -307,7 +310,10 @@ def _check_combinations(asked: WorkloadOptions) -> None:
             "--prefix-groups: prompts of a group share a prefix; give its length with --prefix"
         )
     for flag in changed_flags(asked):
-        if flag in _WITH_A_TRACE and asked.trace is None:
+        has_trace = asked.trace is not None or (
+            flag == "time-scale" and (asked.mix or asked.classes)
+        )
+        if flag in _WITH_A_TRACE and not has_trace:
             raise InputError(f"--{flag}: says how a trace is replayed; it goes with --trace")
         if flag in _WITH_AGENTS and asked.agents is None:
             raise InputError(f"--{flag}: says how sessions are replayed; it goes with --agents")
@@ -320,17 +326,20 @@ def _check_combinations(asked: WorkloadOptions) -> None:
 
 # --- classes of traffic ---------------------------------------------------------------------------
 
-_NOT_IN_A_MIX = (*WORKLOAD_KEYS, "trace", "agents", "plan", "structured", "range_ratio")
+_NOT_IN_A_MIX = (*WORKLOAD_KEYS, "agents", "plan", "structured")
 _NOT_WITH_A_MIX = ("max-concurrency", "ramp", "find-max")
 
 
-def _load_of_mix(options: Run, requests: Sequence[ClassRequest]) -> Run:
-    """Return the options with the load that the classes make: the sum of their rates or slots.
-    Raises InputError for options that a mix does not go with."""
+def _load_of_mix(options: Run, parts: Sequence[MixedPart]) -> Run:
+    """Return the options with the load that the classes make: the sum of their rates or slots; for
+    as long as their traces, where nobody says it. Raises InputError for options that a mix does not
+    go with."""
+    requests = [part.request for part in parts]
     if options.workload.text is not None:
         raise InputError("--mix and --text: do not go together; leave one out")
+    of_trace = ("trace", "skip-bad", *_WITH_A_TRACE) if options.workload.trace is not None else ()
     for flag in changed_flags(options.workload):
-        if flag.replace("-", "_") in _NOT_IN_A_MIX:
+        if flag.replace("-", "_") in _NOT_IN_A_MIX and flag not in of_trace:
             raise InputError(f"--mix and --{flag}: each class says this of itself; give it there")
     load = options.load
     for flag in changed_flags(load):
@@ -360,6 +369,15 @@ def _load_of_mix(options: Run, requests: Sequence[ClassRequest]) -> Run:
         )
     if math.inf in load.rate:
         raise InputError("--mix and --rate inf: a mix comes at a rate; give it in requests/s")
+    if not load.rate and all(request.replays for request in requests):
+        return options
+    if not _is_counted(load):
+        ends_s = [
+            part.workload.duration_s
+            for part in parts
+            if part.request.replays and isinstance(part.workload, trace.Trace)
+        ]
+        options = change(options, duration_s=max(ends_s, default=None))
     if not load.rate:
         if any(request.rate is None for request in requests):
             raise InputError("--mix: classes with a share need the --rate that they share")
@@ -369,8 +387,30 @@ def _load_of_mix(options: Run, requests: Sequence[ClassRequest]) -> Run:
     return options
 
 
-def _read_part(request: ClassRequest) -> MixedPart:
-    """Read what a class asks. Raises InputError, which names the class."""
+def _read_parts(asked: WorkloadOptions, requests: Sequence[ClassRequest]) -> list[MixedPart]:
+    """Read what the classes ask, and the classes that a trace's rows name. Raises InputError."""
+    whole = None
+    if asked.trace is not None and asked.plan is None:
+        whole = _read_workload(asked, None)
+    if not isinstance(whole, trace.Trace) or not whole.class_names:
+        if whole is not None and requests:
+            raise InputError(
+                f"--mix and --trace: no row of {asked.trace} names a class; give it a column class,"
+                " or each class a trace"
+            )
+        return [_read_part(request, None) for request in requests]
+    unnamed = [name for name in whole.class_names if name not in {each.name for each in requests}]
+    named = [read_class({"name": name}, f"{asked.trace}: class {name!r}") for name in unnamed]
+    if len(requests) + len(named) > MAX_CLASSES:
+        raise InputError(
+            f"{asked.trace}: its rows name more than {MAX_CLASSES} classes; name fewer"
+        )
+    return [_read_part(request, whole) for request in [*requests, *named]]
+
+
+def _read_part(request: ClassRequest, whole: trace.Trace | None) -> MixedPart:
+    """Read what a class asks. `whole`: the trace whose rows name classes. Raises InputError, which
+    names the class."""
     try:
         workload = options_of(request.workload, WorkloadOptions)
         check_limits(workload)
@@ -379,10 +419,31 @@ def _read_part(request: ClassRequest) -> MixedPart:
         output = None
         if workload.dataset is not None and workload.output is not None:
             output = _parse_output(workload)
-        read = _add_pictures(_read_workload(workload, sessions), workload)
-        return MixedPart(request, read, output, sessions)
+        if not request.replays or workload.trace is not None:
+            read = _add_pictures(_read_workload(workload, sessions), workload)
+        else:
+            read = _take_rows(request, whole)
+        if request.replays:
+            request = msgspec.structs.replace(request, rate=_mean_rate(read))
+        return MixedPart(request, read, output, sessions, workload.skip_bad)
     except InputError as error:
         raise InputError(f"class {request.name}: {error}") from None
+
+
+def _mean_rate(read: Workload) -> float:
+    """Return the requests/s of a class at its trace's times. Raises InputError."""
+    if not isinstance(read, trace.Trace):
+        raise InputError("pictures of a trace come at a load; give share, rate or slots")
+    return read.loads((1.0,), None)[0].value
+
+
+def _take_rows(request: ClassRequest, whole: trace.Trace | None) -> Workload:
+    """Return the rows that a trace has of a class. Raises InputError."""
+    if whole is None:
+        raise InputError("needs one of share, rate (requests/s) and slots, or a trace")
+    if request.workload:
+        raise InputError(f"{next(iter(request.workload))}: the trace's rows say what is asked")
+    return whole.of_class(request.name)
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -527,7 +588,7 @@ def _loads(
         if len(load.rate) == 1:
             return _bursts(load, unit), None
     _check_ends(load)
-    if isinstance(workload, trace.Trace) and not named:
+    if isinstance(workload, trace.Trace | Mix) and not named:
         if load.duration_s is not None:
             raise InputError(
                 "--trace and --duration: the trace ends by itself; cut it with"

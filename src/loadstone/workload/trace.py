@@ -13,6 +13,8 @@ bailian   the same with chat_id, in seconds and blocks of 16 tokens: Alibaba's B
 plain     timestamp_s, input_tokens, output_tokens; also prompt (sent as it is) and, in JSONL,
           hash_ids with block_tokens: our own. Only here is a column of another name an error
 
+`class`, in any of them, names the class of traffic of each request.
+
 BurstGPT notes a failed request as one of 0 response tokens: such lines are left out and counted,
 without an error. In the azure format two lines of one time and the same lengths are an error: its
 clock is so fine that the line was repeated. The clocks of the others are coarse, and requests do
@@ -95,6 +97,7 @@ class _Request(NamedTuple):
     prompt: str | None
     hash_ids: Sequence[int]
     block_tokens: int
+    traffic_class: str = ""
 
 
 _Lines = Iterator[tuple[int, dict[str, Any]]]
@@ -118,11 +121,13 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
     prompts        texts to send as they are; None where the file has none
     sha256         of the file as it lies on disk, hexadecimal
     skipped        lines left out: reason to count. Reasons: broken line, not a number, negative
-                   number, no input, no answer, no prompt, hash_ids do not fit, too long for the
-                   model, unsorted, repeated line
+                   number, no input, no answer, no prompt, no class, hash_ids do not fit, too long
+                   for the model, unsorted, repeated line
     doubted_per_s  requests/s where that is so many that the times may be of another unit
     changed        window_s, sample, length_scale, lengthened: how what is sent is not as it stands
                    in the file
+    class_names    classes of traffic that the file names, in the order of their first use
+    class_numbers  i4 [n], the place of each request's class among them; None: it names none
     """
 
     format: str
@@ -138,6 +143,8 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
     skipped: dict[str, int]
     doubted_per_s: float | None = None
     changed: dict[str, Any] = {}
+    class_names: tuple[str, ...] = ()
+    class_numbers: Ints32 | None = None
 
     @property
     def count(self) -> int:
@@ -171,17 +178,7 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
 
     def loads(self, time_scales: Sequence[float], max_concurrency: int | None) -> list[Load]:
         """Make the loads that replay it at its own times, multiplied by each of these."""
-        loads = []
-        for scale in time_scales:
-            if not 0 < scale < math.inf:
-                raise InputError(
-                    f"--time-scale {scale:g}: must be above 0; 0.1 replays ten times as fast"
-                )
-            span_s = (self.duration_s - float(self.time_s[0])) * scale
-            rate = (self.count - 1) / span_s if span_s else float(self.count)
-            load = Load("rate", max(rate, 1e-9), "trace", max_concurrency=max_concurrency)
-            loads.append(msgspec.structs.replace(load, time_scale=scale))
-        return loads
+        return replay_loads(self.time_s, time_scales, max_concurrency)
 
     def rows(self, draw: Draw) -> Rows:
         """Make the trace's rows in their order, behind the warm-up's, which are as long as its
@@ -280,6 +277,12 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
         which = f"in a sample of {share:g} of {self.count}; take a larger share or another seed"
         return self._take(keep, which, sample=share)
 
+    def of_class(self, name: str) -> Trace:
+        """Keep the requests of a class of traffic; times stay."""
+        number = self.class_names.index(name) if name in self.class_names else -1
+        assert self.class_numbers is not None  # noqa: S101 - else it has no class_names
+        return self._take(self.class_numbers == number, f"in class {name}")
+
     def first(self, count: int) -> Trace:
         return self._take(
             np.arange(self.count) < count, f"among the first {count}; take at least 1"
@@ -347,7 +350,26 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
             block_ids=block_ids,
             prompts=self.prompts and [self.prompts[row] for row in rows],
             changed=self.changed | changed,
+            class_numbers=None if self.class_numbers is None else self.class_numbers[rows],
         )
+
+
+def replay_loads(
+    times_s: Floats, time_scales: Sequence[float], max_concurrency: int | None
+) -> list[Load]:
+    """Make the loads of requests at times of their own, multiplied by each of these. Raises
+    InputError."""
+    loads = []
+    for scale in time_scales:
+        if not 0 < scale < math.inf:
+            raise InputError(
+                f"--time-scale {scale:g}: must be above 0; 0.1 replays ten times as fast"
+            )
+        span_s = float(times_s[-1] - times_s[0]) * scale
+        rate = (len(times_s) - 1) / span_s if span_s else float(len(times_s))
+        load = Load("rate", max(rate, 1e-9), "trace", max_concurrency=max_concurrency)
+        loads.append(msgspec.structs.replace(load, time_scale=scale))
+    return loads
 
 
 def read(path: Path, *, skip_bad: bool = False) -> Trace:
@@ -367,8 +389,9 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
 def _read(file: RequestFile, format: TraceFormat, rows: _Lines) -> Trace:
     # Arrays, not lists: a trace may have millions of lines.
     time_s, lines, inputs, outputs = array("d"), array("i"), array("i"), array("i")
-    offsets, block_ids = array("q", [0]), array("i")
+    offsets, block_ids, classes = array("q", [0]), array("i"), array("i")
     prompts: list[str] = []
+    names: dict[str, int] = {}
     renumbered: dict[int, int] = {}
     first = last = 0.0
     fractions = False
@@ -376,6 +399,8 @@ def _read(file: RequestFile, format: TraceFormat, rows: _Lines) -> Trace:
     for line, row in rows:
         try:
             request = _request(row, format, block_tokens)
+            if lines:
+                _check_class(request.traffic_class, names)
             if lines and request.time <= last:
                 same = (request.input_tokens, request.output_tokens) == (inputs[-1], outputs[-1])
                 _check_order(request.time, last, lines[-1], same and format.name == "azure")
@@ -396,6 +421,7 @@ def _read(file: RequestFile, format: TraceFormat, rows: _Lines) -> Trace:
         outputs.append(request.output_tokens)
         if request.prompt is not None:
             prompts.append(request.prompt)
+        classes.append(names.setdefault(request.traffic_class, len(names)))
         block_ids.extend([renumbered.setdefault(id, len(renumbered)) for id in request.hash_ids])
         offsets.append(len(block_ids))
     if not lines:
@@ -417,7 +443,15 @@ def _read(file: RequestFile, format: TraceFormat, rows: _Lines) -> Trace:
         prompts=prompts or None,
         sha256=file.sha256,
         skipped=dict(file.skipped),
+        class_names=tuple(names) if "" not in names else (),
+        class_numbers=np.array(classes, np.int32) if "" not in names else None,
     )
+
+
+def _check_class(name: str, names: dict[str, int]) -> None:
+    if bool(name) == ("" in names):
+        problem = "'class' is missing" if not name else "'class', which the first line has not"
+        raise BadLine("no class", problem, "give all lines one, or none")
 
 
 def _check_order(time: float, last: float, last_line: int, repeated: bool) -> None:
@@ -445,8 +479,8 @@ def _csv(file: RequestFile) -> tuple[TraceFormat, _Lines]:
     if header is None:
         raise InputError(f"{file.path}: empty; {GIVE}")
     columns = [column.strip() for column in header]
-    format = _format(f"{file.path}, line {reader.line_num}", columns, ("prompt",))
-    names = [*format.columns]
+    format = _format(f"{file.path}, line {reader.line_num}", columns, ("prompt", "class"))
+    names = [*format.columns, *(["class"] if "class" in columns else [])]
     if format.name == "plain" and "prompt" in columns:
         names.append("prompt")
     places = {name: columns.index(name) for name in names}
@@ -479,7 +513,7 @@ def _json(file: RequestFile) -> tuple[TraceFormat, _Lines]:
         first = _object(file.head)
     except BadLine as bad:
         raise InputError(f"{where}: {bad}; the first line determines the format") from None
-    optional = ("prompt", "hash_ids", "block_tokens")
+    optional = ("prompt", "hash_ids", "block_tokens", "class")
     format = _format(where, list(first), optional)
     keys = {*format.columns, *optional}
     has_prompts = first.get("prompt") is not None
@@ -572,7 +606,8 @@ def _request(row: dict[str, Any], format: TraceFormat, block_tokens: int) -> _Re
     if size and block_tokens and size != block_tokens:
         problem = f"blocks of {size} tokens here, of {block_tokens} further up"
         raise BadLine("hash_ids do not fit", problem, "give all lines the same 'block_tokens'")
-    return _Request(time, input_tokens, output_tokens, prompt, ids or (), size)
+    of_class = str(row.get("class") or "").strip()
+    return _Request(time, input_tokens, output_tokens, prompt, ids or (), size, of_class)
 
 
 def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_tokens: int) -> int:

@@ -160,6 +160,12 @@ def classes_of(options: RecommendOptions) -> Classes:
     several = next((each.name for each in closed if len(each.traffic.adapter_names) > 1), None)
     if several is not None:
         raise InputError(f"class {several}: slots with several adapters are not planned; give rate")
+    untimed = next((request.name for request in requests if request.replays), None)
+    if untimed is not None:
+        raise InputError(
+            f"class {untimed}: needs one of share, rate (requests/s) and slots; a trace's own times"
+            " are not planned"
+        )
     rates = _read_rates(requests, load.rate)
     models, adapters = [], {}
     for request in requests:
