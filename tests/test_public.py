@@ -50,6 +50,7 @@ def test_the_public_names() -> None:
             "recover",
             "simulate",
             "size",
+            "tune",
         ),
         *("validate_points", "write_report"),
     ]
@@ -82,7 +83,7 @@ def test_options_have_a_json_schema_and_a_help_text() -> None:
     of_bench = json_schema(Options)["properties"]
     assert of_bench["endpoint"]["description"].startswith("API to use: completions, chat, ")
     assert set(of_bench) == {each.name for each in flags_of(Options).values()}
-    assert "endpoint" not in schema["properties"]
+    assert "url" not in schema["properties"]
     assert "think_time         pause between turns: 2s, " in str(Options.__doc__)
 
 
