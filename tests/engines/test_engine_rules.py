@@ -39,7 +39,7 @@ def habits(deployment: str) -> EnginePolicy:
             False,
             131072,
         ),
-        ("llama-3.1-8b@1xh100/enable_chunked_prefill=0,max_model_len=4096", "mixed", False, 4096),
+        ("llama-3.1-8b@1xh100/enable_chunked_prefill=0,max_model_len=4096", "mixed", False, 8192),
     ],
 )
 def test_vllm(deployment: str, order: str, chunked: bool, budget: int) -> None:

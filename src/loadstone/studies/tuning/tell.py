@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.table import MAX_NOTES, Footnote, Shown, Table, drop_empty_columns
 from loadstone.studies.tuning.result import GainSpan, SettingResult, TuneResult
 
-_SHOWN_ROWS = 8
+_SHOWN_ROWS, _NAMED = 8, 3
 _UNITS = {"throughput": "out tok/s", "rate": "requests/s", "energy": "J/token"}
 _FAILURES = {
     "does_not_start": "does not start",
@@ -144,9 +145,7 @@ def remarks(result: TuneResult) -> Iterator[str]:
             f"The gain comes from {result.fresh} fresh launches each of {result.winner} and the"
             " default, none of which the search used."
         )
-    failed = [row for row in result.settings if row.state == "failed"]
-    for row in failed:
-        yield f"{row.name}: {_state(row)}."
+    yield from _tell_failures(result)
     if result.ending == "no_time":
         yield "The time was over before enough was known: run it again with more --time to go on."
     if result.noise is not None:
@@ -154,6 +153,17 @@ def remarks(result: TuneResult) -> Iterator[str]:
     matter = [flag for flag in result.flags if flag.matters]
     for flag in matter:
         yield f"{flag.flag} makes a difference of {show_gain(flag.spread)}, all else equal."
+
+
+def _tell_failures(result: TuneResult) -> Iterator[str]:
+    """Name the settings that are out, those of one failure in one line."""
+    failed = by_key((row.failure, row) for row in result.settings if row.state == "failed")
+    for failure, rows in failed.items():
+        names = "; ".join(row.name for row in rows[:_NAMED])
+        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        words = _FAILURES.get(failure or "", "")
+        why = rows[0].why[:1].upper() + rows[0].why[1:]
+        yield f"Out of the race ({words}): {names}{more}. {why}."
 
 
 def footer(result: TuneResult) -> str:
