@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import loadstone
+from loadstone.analyse.stored_run import read_run
+from loadstone.commands import app
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.workload.mix import leave_out
 from loadstone.workload.options import Options, options_of
@@ -66,6 +71,13 @@ def test_the_cost_is_the_difference_of_both_runs(tmp_path) -> None:
         assert change.absent_s == pytest.approx(alone.ttft_intended_s.p50)
         assert change.low_s <= change.difference_s <= change.high_s
     assert changes["a", "ttft", "mean"].low_s > 0
+    stored = read_run(Path(whole.run_dir))
+    assert stored.summary.class_cost.changes == whole.class_cost.changes
+    assert not run_folder.find_changed(stored.folder, stored.info.marks)
+    page = tmp_path / "page.html"
+    words = ["report", whole.run_dir, "--out", str(page)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert "with b" in page.read_text()
 
 
 def test_a_class_that_nobody_waits_for_costs_nothing(tmp_path) -> None:

@@ -43,5 +43,8 @@ def run_without(options: Run, run: Callable[[Run], Summary]) -> Summary:
             load=LoadOptions(grace_s=options.load.grace_s),
         )
     )
-    whole.class_cost = class_cost(str(name), Path(whole.run_dir), Path(rest.run_dir))
+    folder = Path(whole.run_dir)
+    whole.class_cost = class_cost(str(name), folder, Path(rest.run_dir))
+    run_folder.write_json(folder / "summary.json", whole.document())
+    run_folder.seal(folder, run_folder.read_info(folder))
     return whole

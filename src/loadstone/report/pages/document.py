@@ -41,6 +41,7 @@ from loadstone.report.findings import (
     observations,
 )
 from loadstone.report.pages import tables
+from loadstone.report.pages.class_cost import tabulate_cost
 from loadstone.report.pages.first import FirstScreen, first_screen
 from loadstone.report.pages.fleet import decide_fleet, note_fleet, tabulate_fleets
 from loadstone.report.pages.study import (
@@ -81,12 +82,13 @@ looks at all."""
 
 class RunPart(msgspec.Struct, kw_only=True):
     """Holds what a report says of one run alone. `facts`: (name, value) pairs of its
-    environment. `fleets`: a table of the fleets beside an autoscaler's."""
+    environment. `beside`: a table of the fleets beside an autoscaler's, or of what a class costs
+    the others."""
 
     number: int
     title: str
     table: Table
-    fleets: Table | None = None
+    beside: Table | None = None
     figures: list[Figure]
     facts: list[tuple[str, str]]
     repeat: str
@@ -409,6 +411,10 @@ def _part(
     if fleet is not None:
         figures.append(fleet_over_time(fleet, name, key=f"{key}-fleet"))
         notes += [decide_fleet(fleet), *note_fleet(fleet)] if fleet.point else []
+    beside = tabulate_fleets(fleet) if fleet is not None and fleet.point else None
+    if run.summary.class_cost is not None:
+        loads = [cell.load.label for cell in run.summary.cells]
+        beside = tabulate_cost(run.summary.class_cost, loads)
     if drawn and number > INSIDE_RUNS:
         drawn = False
         notes.append(
@@ -437,7 +443,7 @@ def _part(
         number=number,
         title=join(f"Run {number}: {name}", words, by=" · "),
         table=tables.cells(points, key=f"{key}-cells", title="Loads", run=False),
-        fleets=tabulate_fleets(fleet) if fleet is not None and fleet.point else None,
+        beside=beside,
         figures=[figure for figure in figures if figure is not None],
         facts=_environment(run),
         repeat=_repeat(run),

@@ -15,7 +15,6 @@ from loadstone.core.settings import FirstToken
 from loadstone.core.summary import (
     Accuracy,
     CellSummary,
-    ClassCost,
     ClassPart,
     Finding,
     Latency,
@@ -41,6 +40,7 @@ from loadstone.core.units import (
 )
 from loadstone.report.data.points import share_of
 from loadstone.report.data.wording import join, show_finding
+from loadstone.report.pages.class_cost import tabulate_cost
 from loadstone.report.pages.columns import (
     RUN,
     UNBOUNDED,
@@ -125,7 +125,7 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
     if summary.class_cost is not None:
-        tables.append(_table_cost(summary.class_cost, loads))
+        tables.append(tabulate_cost(summary.class_cost, loads))
     found = [f"({number}) {show_finding(finding)}" for number, finding in enumerate(findings, 1)]
     found += of_run
     scenario_lines = _scenario(summary.scenario)
@@ -331,39 +331,6 @@ def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Tab
         Column("trusted", lambda row: _show_trust(row.cell, doubts), "l"),
     ]
     return tabulate(columns, rows, style=show_verdict, spare=_SPARE)
-
-
-def _show_change(seconds: float) -> str:
-    return f"{'−' if seconds < 0 else '+'}{show_seconds(abs(seconds))}"
-
-
-def _table_cost(cost: ClassCost, loads: Sequence[str]) -> Table:
-    """Make a table of what a class costs the others: percentiles with it and without it."""
-    rows = []
-    for change in cost.changes:
-        if change.statistic == "mean":
-            continue
-        several = [loads[change.cell]] if len(loads) > 1 else []
-        ends = "-"
-        if change.low_s is not None and change.high_s is not None:
-            ends = f"{_show_change(change.low_s)} to {_show_change(change.high_s)}"
-        rows.append(
-            [
-                " · ".join([*several, change.traffic_class]),
-                f"{change.metric.upper()} {change.statistic}",
-                show_seconds(change.present_s),
-                show_seconds(change.absent_s),
-                _show_change(change.difference_s),
-                ends,
-            ]
-        )
-    return Table(
-        title=f"What {cost.of} costs the others",
-        heads=["class", "", f"with {cost.of}", "without", "difference", "95%"],
-        align="llrrrr",
-        rows=rows,
-        caption=f"what {cost.of} costs the others, request by request; without it: {cost.run_dir}",
-    )
 
 
 def _table_classes(
