@@ -150,6 +150,12 @@ def test_law_parse_nonsense(text: str) -> None:
         FixedLatency.parse(text)
 
 
+def test_pictures_take_a_fixed_time_more() -> None:
+    law = FixedLatency.parse("ttft=100ms,itl=10ms,encode=50ms")
+    assert law.due_ns(7, 0, pictures=True) - law.due_ns(7, 0) == 50_000_000
+    assert FixedLatency.parse(str(law)) == law
+
+
 def test_law_due() -> None:
     law = FixedLatency(ttft_s=0.5, itl_s=0.25, per_input_token_s=0.125)
     assert [law.due_ns(4, index) for index in range(3)] == [

@@ -13,7 +13,8 @@ Served = Annotated[
         metavar="DEPLOYMENT",
         help=(
             "what to serve: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200; or"
-            " fixed times, ttft=30ms,itl=5ms[,per_input_token=20us][,thinking=0.5][,tool_calls=0.1]"
+            " fixed times, ttft=30ms,itl=5ms[,per_input_token=20us][,encode=50ms][,thinking=0.5]"
+            "[,tool_calls=0.1]"
         ),
     ),
 ]

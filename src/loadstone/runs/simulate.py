@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 from msgspec.structs import asdict
 
 from loadstone.analyse.ranking import judged, ranking
@@ -156,10 +155,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
             )
         fleet = dataclasses.replace(fleet, flow_control=FlowControl.parse(simulator.flow_control))
     settings = _settings(deployment, fleet, simulator)
-    if plan.pictures is not None and settings.basis is not None:
-        settings.basis.not_read = ""
-        times = picture_times_of(fleet.pools[-1].model)
-        settings.basis.pictures_guessed = UNSET if times is None else times.guessed
+    _note_pictures(plan, fleet, settings)
     if len({kind.priority for kind in plan.classes}) > 1 and settings.basis is not None:
         served = fleet.policy.priorities or fleet.flow_control is not None
         settings.basis.priorities_unused = not served
@@ -418,6 +414,13 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
         if asked.acceptance is None:
             basis.assumed_acceptance = fleet.policy.speculative.acceptance
     return basis
+
+
+def _note_pictures(plan: Plan, fleet: Fleet, settings: RunSettings) -> None:
+    """Note in what a prediction rests on that prompts have pictures."""
+    times = picture_times_of(fleet.pools[-1].model)
+    if plan.pictures is not None and settings.basis is not None and times is not None:
+        settings.basis.not_read, settings.basis.pictures_guessed = "", times.guessed
 
 
 def _distinct(lists: Iterable[list[str]]) -> list[str]:

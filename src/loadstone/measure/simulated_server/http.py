@@ -418,8 +418,10 @@ class ServerConnection(asyncio.Protocol):
     def _write_on_time(self, latency: FixedLatency, stream: AnswerWriter) -> Iterator[int]:
         """Write an answer at fixed times: yields the next of them, in CLOCK_MONOTONIC ns, and is
         resumed then."""
+        pictures = stream.answer.visual_tokens > 0
         for end in stream.ends():
-            yield stream.request.arrival_ns + latency.due_ns(stream.input_tokens, end - 1)
+            due_ns = latency.due_ns(stream.input_tokens, end - 1, pictures=pictures)
+            yield stream.request.arrival_ns + due_ns
             if not stream.write(end):
                 return
 

@@ -28,7 +28,7 @@ def parse_share(text: str, name: str) -> float:
 
 class FixedLatency(msgspec.Struct, frozen=True):
     """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a +
-    b·input_tokens, ITL = c.
+    b·input_tokens, ITL = c; `encode_s` more where a prompt has pictures that count.
 
     thinking, tool_calls: shares of a chat's answer, at its beginning and its end.
     """
@@ -38,6 +38,7 @@ class FixedLatency(msgspec.Struct, frozen=True):
     per_input_token_s: float = 0.0
     thinking: float = 0.0
     tool_calls: float = 0.0
+    encode_s: float = 0.0
 
     @classmethod
     def parse(cls, text: str, what: str = "--sim", or_else: str = "") -> FixedLatency:
@@ -68,11 +69,16 @@ class FixedLatency(msgspec.Struct, frozen=True):
             f",{name}={getattr(self, name)}" for name in _SHARES if getattr(self, name)
         )
         times = f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s"
-        return times + shares
+        encode = f",encode={self.encode_s}s" if self.encode_s else ""
+        return times + shares + encode
 
-    def due_ns(self, input_tokens: int, index: int) -> int:
+    def due_ns(self, input_tokens: int, index: int, *, pictures: bool = False) -> int:
         """Return nanoseconds from arrival to the output token `index` (from 0)."""
-        return int((self.ttft_s + self.per_input_token_s * input_tokens + self.itl_s * index) * 1e9)
+        encode_s = self.encode_s if pictures else 0.0
+        return int(
+            (encode_s + self.ttft_s + self.per_input_token_s * input_tokens + self.itl_s * index)
+            * 1e9
+        )
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

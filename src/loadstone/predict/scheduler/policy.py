@@ -26,6 +26,8 @@ TensorRT-LLM             prompts and decodes in one step (in-flight batching, fu
                          `batch_wait_timeout_iters`: see gather_steps (PyExecutor._waiting_requests)
 """
 
+from typing import Any
+
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Worker
@@ -34,6 +36,7 @@ from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
 from loadstone.engines.rules import EngineRules, Load, Order, Route, Scheduling, Write
 from loadstone.engines.sharding.adapters import AdapterSlots
+from loadstone.engines.sharding.limits import BatchLimits
 from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens
 
 
@@ -239,6 +242,13 @@ def _adapter_slots(rules: EngineRules, pipeline: int) -> AdapterSlots | None:
     return slots
 
 
+def _encoding(rules: EngineRules, limits: BatchLimits) -> dict[str, Any]:
+    encoder = rules.encoder(limits)
+    if encoder is None:
+        return {}
+    return {"encoder_tokens": encoder.step_tokens, "whole_pictures": encoder.whole}
+
+
 def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:
     lower, offload = lower_tiers(rules.worker), rules.offload
     if not lower or offload is None:
@@ -317,9 +327,8 @@ def policy_of(
             max_seqs = min(max_seqs, budget // per_decode)
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
-    encoder = rules.encoder(limits)
     kept = reserved is None and (habits.prefix_cache if caching is None else caching)
-    as_scheduled = habits._replace(prefix_cache=kept)._asdict()
+    as_scheduled = habits._replace(prefix_cache=kept)._asdict() | _encoding(rules, limits)
     del as_scheduled["budget_tokens"]  # it is max_batched_tokens
     return EnginePolicy(
         kv_blocks=kv_blocks,
@@ -334,7 +343,5 @@ def policy_of(
         batch_seqs=batch_seqs,
         tiers=_tiers_of(rules, pipeline == 1 and kept),
         adapters=_adapter_slots(rules, pipeline),
-        encoder_tokens=None if encoder is None else encoder.step_tokens,
-        whole_pictures=encoder is not None and encoder.whole,
         **as_scheduled,
     )
