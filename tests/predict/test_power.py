@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from loadstone.analyse.scenario import scenario_result
+from loadstone.analyse.summary import summary_of
 from loadstone.catalogue import parse_worker
 from loadstone.core.electricity import BOARDS, Electricity, parse_electricity
 from loadstone.core.errors import InputError
+from loadstone.core.run_folder import read_info
+from loadstone.core.summary import GpuFigures, Level
 from loadstone.predict.power import board_power, gap_of
 
 ROOT = Path(__file__).parents[2]
@@ -151,3 +155,59 @@ def test_a_simulation_on_a_gpu_without_rows_says_so(loadstone) -> None:
     assert "l40s" in outcome.cell["power"]["unknown"]
     assert "gpu" not in outcome.cell
     assert "j_per_output_token" not in outcome.cell["metrics"]
+
+
+BATCH = (
+    "--concurrency",
+    "16",
+    "--input",
+    "512",
+    "--output",
+    "64",
+    "--slo",
+    "tpot_p99<80ms",
+    "--gpus",
+    "h100",
+)
+
+
+def test_a_power_budget_leaves_out_plans_that_may_draw_more(loadstone) -> None:
+    plan = (
+        "recommend",
+        "llama-3.1-8b",
+        *BATCH,
+        "--engine",
+        "vllm",
+        "--tp",
+        "1",
+        "--quality",
+        "as-published",
+    )
+    fed = loadstone(*plan, "--power-budget", "0.9kW", "--json").document
+    for each in fed["plans"]:
+        assert each["power"]["power_w"][1] <= 900
+        assert each["gpus"] == 1
+    refused = loadstone(*plan, "--power-budget", "100W")
+    assert refused.code == 2
+    assert "--power-budget: 0.1 kW is too little; the plan that draws least" in refused.err
+    assert "GPU boards alone" in refused.err
+    node = loadstone(*plan, "--power-budget", "0.9kW", "--electricity", "host=600")
+    assert "600 W of the node" in node.err
+
+
+def test_agents_per_megawatt_are_of_measured_boards(loadstone) -> None:
+    """57.5 agents a GPU at 937 W each are 61,400 a megawatt."""
+    outcome = loadstone(
+        "simulate", "llama-3.1-8b@2xh100/tp2", "--scenario", "like:aa-agentperf", "--concurrency", "2,400",
+        "--requests", "400", "--warmup", "0", "--draws", "4", "--json",
+    )  # fmt: skip
+    folder = Path(outcome.folder)
+    info, cells = read_info(folder), summary_of(folder).cells
+    for cell in cells:
+        cell.gpu = GpuFigures(gpus=2, samples=9, throttled={}, power_w=Level(2 * 937.0, 2000.0))
+    said = scenario_result(info, cells, 2)
+    assert said is not None
+    agents = said.agents_per_gpu
+    assert agents is not None
+    assert agents.per_mw == pytest.approx(agents.value * 61_400 / 57.5, rel=1e-3)
+    assert agents.boundary == "the GPUs alone"
