@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from loadstone.analyse.compare.price import Prices, key, parse_prices
@@ -13,6 +13,7 @@ from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.electricity import Electricity
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
+from loadstone.predict.step_time import StepModel
 from loadstone.recommend.demand.effort import FULL, Effort
 from loadstone.recommend.demand.options import ChoiceOptions, RecommendOptions, SearchOptions
 from loadstone.recommend.demand.traffic import Traffic, traffic_of
@@ -31,6 +32,7 @@ class Planning:
     classes      of a mix that one fleet serves; of one class the options say all
     is_mixed     fleets for several classes are judged together
     by_priority  engines serve them by their priority
+    models       of step times, those made so far: by what they are of
     """
 
     options: RecommendOptions
@@ -41,6 +43,7 @@ class Planning:
     classes: tuple[ClassRequest, ...] = ()
     is_mixed: bool = False
     by_priority: bool = False
+    models: dict[tuple[object, ...], StepModel] = field(default_factory=dict, compare=False)
 
     @property
     def search(self) -> SearchOptions:

@@ -10,7 +10,7 @@ misses are expected to cost is told besides; of a miss the fleet's own share cou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.vectors import Floats
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import policy_of
+from loadstone.predict.step_time import StepModel
 from loadstone.recommend.demand.classes import Classes, ClassSet
 from loadstone.recommend.demand.effort import OF_A_SET, OF_PRIORITIES, Effort
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
@@ -157,6 +158,7 @@ class FleetFinder:
     show: Callable[[str], None]
     explain: Callable[[Search, Planning], str]
     effort: Effort | None = None
+    models: dict[tuple[object, ...], StepModel] = field(default_factory=dict)
 
     def search(self, chosen: ClassSet, *, by_priority: bool) -> FleetSearch:
         """Search the fleets of a set. Raises InputError where nothing carries it."""
@@ -167,7 +169,13 @@ class FleetFinder:
             replace(options, plans=1), lambda line: self.show(f"{names}: {line}"), effort, requests
         )
         traffic = replace(planning.traffic, by_priority=by_priority)
-        planning = replace(planning, is_mixed=True, by_priority=by_priority, traffic=traffic)
+        planning = replace(
+            planning,
+            is_mixed=True,
+            by_priority=by_priority,
+            traffic=traffic,
+            models=self.models,
+        )
         found = rank_candidates(planning)
         if not found.candidates:
             raise InputError(self.explain(found, planning))

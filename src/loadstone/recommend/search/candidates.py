@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from loadstone.catalogue import parse_worker
@@ -136,7 +137,6 @@ def search(planning: Planning) -> Search:
     nothing."""
     candidates: list[Candidate] = []
     refusals: dict[tuple[object, ...], Refused] = {}
-    models: Models = {}
     memories: dict[tuple[object, ...], Memory | str] = {}
     looked_at, least_cost = 0, math.inf
 
@@ -159,7 +159,7 @@ def search(planning: Planning) -> Search:
         for number, worker in enumerate(vary_limits(base)):
             looked_at += 1
             try:
-                candidate = make_candidate(worker, planning, models)
+                candidate = make_candidate(worker, planning, planning.models)
                 check_room(candidate, planning.traffic)
             except InputError as reason:
                 refuse(worker, Refused(worker.name, str(reason)))
@@ -234,13 +234,20 @@ def _show(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
+@lru_cache(maxsize=1 << 14)
+def _policy(worker: Worker, acceptance: float | None) -> EnginePolicy:
+    """Return the policy of a deployment, which the fleets of several classes ask for each."""
+    return policy_of(worker, acceptance=acceptance)
+
+
 def make_candidate(worker: Worker, planning: Planning, models: Models | None = None) -> Candidate:
     """Compute what a worker carries. `models`: those made so far, by shape. Raises InputError
     where the model does not fit."""
     traffic, models = planning.traffic, {} if models is None else models
-    policy = policy_of(worker, acceptance=planning.search.acceptance)
+    policy, rules = _policy(worker, planning.search.acceptance), rules_of(worker)
     drafts = policy.draft_tokens
-    shape = (*shape_of(worker), drafts, rules_of(worker).graph_tokens)
+    made = worker.model.name, drafts, rules.graph_tokens, rules.adapter_slots
+    shape = (*shape_of(worker), *made)
     if shape not in models:
         models[shape] = StepModel(
             worker, profile_of(worker), draft_tokens=drafts, work=work_of(worker)
