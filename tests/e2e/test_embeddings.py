@@ -34,6 +34,15 @@ def test_inputs_are_counted_and_nothing_is_streamed(loadstone: Loadstone) -> Non
     assert "out tok/s" not in shown
 
 
+def test_what_a_calibration_is_off_by_is_e2e(loadstone: Loadstone, tmp_path: Path) -> None:
+    asked = ("--endpoint", "embeddings", "--inputs", 2, "--input", 32)
+    run = loadstone("bench", "--sim", "ttft=5ms,itl=1ms", *asked, *RUN).folder
+    where = ("--deployment", "bge-m3@1xl4", "--out", tmp_path / "profiles", "--force")
+    said = loadstone("calibrate", run, *where).out
+    assert "\nE2E: off by " in said
+    assert "TTFT: off" not in said
+
+
 @pytest.mark.parametrize("endpoint", ["rerank", "score"])
 def test_documents_are_counted_with_their_query(endpoint: str, loadstone: Loadstone) -> None:
     asked = ("--endpoint", endpoint, "--input", 20, "--documents", 10, "--document", 100)

@@ -66,8 +66,9 @@ def calibrate(
             wide, narrow = (
                 _ends(interval[key]) for interval in (result.interval_before, result.interval_after)
             )
+            name = key.upper() if "tpot" in result.error_before else "E2E"  # of vectors or scores
             print(
-                f"{key.upper()}: off by {result.error_before[key]:.1%} before,"
+                f"{name}: off by {result.error_before[key]:.1%} before,"
                 f" {result.error_after[key]:.1%} after; 80% interval {wide} before, {narrow} after"
             )
     if result.acceptance is not None:

@@ -59,7 +59,7 @@ class Display:
         self._duration_s: float | None = None
         self._cell_start = 0.0
         self._line_at = 0.0
-        self._warm = False
+        self._warm = self._is_pooled = False
 
     def __enter__(self) -> Display:
         return self
@@ -122,6 +122,7 @@ class Display:
         self._cell_start = self._line_at = time.monotonic()
         self._before = self._last
         self._warm = plan.warmup_count(cell) > 0
+        self._is_pooled = plan.inputs is not None
         label = f"{_label(plan.cells[cell])} ({cell + 1}/{len(plan.cells)})"
         self._duration_s = plan.cells[cell].duration_s if plan.cyclic(cell) else None
         self._planned = None if plan.cyclic(cell) else len(plan.rows(cell))
@@ -145,13 +146,13 @@ class Display:
         )
         figures += f" done, {cell.active:,} under way"
         if cell.ttfts:
-            figures += f", TTFT ⌀ {show_seconds(cell.ttft_s / cell.ttfts)}"
+            name = "E2E" if self._is_pooled else "TTFT"
+            figures += f", {name} ⌀ {show_seconds(cell.ttft_s / cell.ttfts)}"
         if cell.tpots:
             figures += f", TPOT ⌀ {show_seconds(cell.tpot_s / cell.tpots)}"
-        figures += (
-            f", {show_number(cell.tokens / elapsed)} tokens/s, {show_number(cell.ended / elapsed)}"
-            " req/s"
-        )
+        if not self._is_pooled:
+            figures += f", {show_number(cell.tokens / elapsed)} tokens/s"
+        figures += f", {show_number(cell.ended / elapsed)} req/s"
         if cell.failed:
             figures += f", {self._show_failed()}: {excerpt(cell.last_error or '', 200)}"
         if self._bar is not None:

@@ -137,7 +137,8 @@ class Progress(msgspec.Struct, tag="progress"):
     tokens: int
     """Output events seen so far: live figures only, the records count tokens."""
     ttfts: int = 0
-    """Measured requests that ended well; `ttft_s`: the sum of their TTFTs."""
+    """Measured requests that ended well; `ttft_s`: the sum of their TTFTs, of vectors or
+    scores E2Es."""
     ttft_s: float = 0.0
     tpots: int = 0
     """Those of them with several tokens; `tpot_s`: the sum of their TPOTs."""

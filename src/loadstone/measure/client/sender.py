@@ -386,10 +386,11 @@ class Sender:
                 stream.sent_ns if is_closed and stream.sent_ns is not None else stream.intended_ns
             )
             begin_s, tpot_s = self.clock.since_origin_s(begin_ns), None
+            is_pooled = self._plan.inputs is not None
             progress.ttfts += 1
-            progress.ttft_s += first_s - begin_s
+            progress.ttft_s += (last_s if is_pooled else first_s) - begin_s
             tokens = stream.output_tokens()
-            if tokens > 1:
+            if tokens > 1 and not is_pooled:
                 tpot_s = (last_s - first_s) / (tokens - 1)
                 progress.tpots += 1
                 progress.tpot_s += tpot_s
