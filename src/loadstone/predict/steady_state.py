@@ -29,6 +29,8 @@ from loadstone.predict.step_time.pictures import PictureShares, mean_picture_s
 SELDOM = 1 / 1024
 """Requests that decode at once on average where they hardly ever meet."""
 _LEVELS = 10
+_BUSY = (0.01, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99)
+"""Shares of the time at which a scheduler that reads texts alone is looked at."""
 _NORMAL = NormalDist()
 _FILLED = 0.92
 """The share of a cache that is in use on average where requests wait for it: they come and go in
@@ -39,13 +41,16 @@ _FOLLOWS = 0.7
 
 class Lengths(NamedTuple):
     """Mean tokens of a request; `cached`: of its prompt, those that a prefix cache has. `adapters`:
-    the share of requests that ask for each LoRA adapter. `pictures`: see picture_shares()."""
+    the share of requests that ask for each LoRA adapter. `pictures`: see picture_shares(). `texts`:
+    of a request for vectors or scores, how many it has, each of `prompt` tokens; none is decoded.
+    """
 
     prompt: float
     answer: float
     cached: float = 0.0
     adapters: tuple[float, ...] = ()
     pictures: PictureShares = ()
+    texts: float = 0.0
 
 
 class SteadyState(NamedTuple):
@@ -101,6 +106,9 @@ def steady_states(
 ) -> Iterator[SteadyState]:
     """List states from one request to as many as there is room for, geometrically; `seldom`: from
     hardly ever one to one. `in_step`: schedulers in step; else 1."""
+    if lengths.texts:
+        yield from (_reading_state(model, policy, busy, lengths) for busy in _BUSY)
+        return
     least, largest = (SELDOM, 1.0) if seldom else (1.0, most_decoding(policy, lengths))
     previous: SteadyState | None = None
     for number in range(_LEVELS):
@@ -122,6 +130,8 @@ def steady_state(
 ) -> SteadyState:
     """Compute the state in which so many requests decode at once; below one it is the share of the
     time."""
+    if lengths.texts:
+        return _reading_state(model, policy, decoding, lengths)
     output_tokens = lengths.answer
     new_tokens = max(1.0, lengths.prompt - lengths.cached)
     per_step = policy.tokens_per_step
@@ -179,6 +189,36 @@ def steady_state(
     users = decoding + rate * (base_s + waited_s)
     token_s = model.request_token_s + (with_prompt_s if pieces > 1 else more_s) / piece
     return SteadyState(decoding, users, rate, tpot_s, base_s, busy, queue_s, prompt_token_s=token_s)
+
+
+def full_step(policy: EnginePolicy, lengths: Lengths) -> list[tuple[int, int]]:
+    """Return the texts, or pieces of one, that fill a step, each as (new, cached) tokens."""
+    tokens, budget = max(1, round(lengths.prompt)), policy.max_batched_tokens
+    piece = min(tokens, budget) if policy.chunked else tokens
+    # A later piece attends to those before it: on average to half of the text.
+    return [(piece, (tokens - piece) // 2)] * max(1, min(policy.max_seqs, budget // piece))
+
+
+def _reading_state(
+    model: StepModel, policy: EnginePolicy, busy: float, lengths: Lengths
+) -> SteadyState:
+    """Compute the state of a scheduler that reads texts for a share of the time, which `decoding`
+    holds: an M/D/1 queue whose service is a request's part of full steps. TPOT is E2E without a
+    queue, so that both have one error."""
+    chunks = full_step(policy, lengths)
+    room, full_s = len(chunks), model.step_s(0, 0.0, chunks)
+    parts = lengths.texts * max(1.0, lengths.prompt / chunks[0][0])
+    service_s = parts * full_s / room / policy.pipeline
+    whole, rest = divmod(math.ceil(parts), room)
+    own_s = whole * full_s + (model.step_s(0, 0.0, chunks[:rest]) if rest else 0.0)
+    # Others are in its last step, and it waits for half of the step that runs.
+    own_s += busy * (max(0.0, full_s - own_s) + full_s / 2)
+    prompt_s = model.request_token_s * lengths.prompt * lengths.texts
+    base_s = model.request_s + prompt_s + model.stream_s + own_s
+    queue_s = service_s / (2 * (1 - busy)) if busy < 1 else math.inf
+    rate = busy / service_s
+    users = rate * (base_s + busy * queue_s)
+    return SteadyState(busy, users, rate, base_s, base_s, busy, queue_s)
 
 
 def _adapters_s(model: StepModel, lengths: Lengths, requests: float, tokens: float) -> float:

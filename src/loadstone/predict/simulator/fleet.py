@@ -167,8 +167,21 @@ def fleet_with(worker: Worker, policy: EnginePolicy, model: StepTimes) -> Fleet:
     """Make as many engines of this policy as the deployment has: one for each replica, of vLLM
     before 0.8 also for each batch in its pipeline (see policy_of())."""
     virtual = worker.pp // policy.pipeline
-    pairs = (_PAIR_TOKENS if worker.model.is_encoder else 0) if worker.task == "score" else None
-    return Fleet(policy, model, worker.dp * virtual, in_step=worker.attention_dp, pairs=pairs)
+    return Fleet(
+        policy,
+        model,
+        worker.dp * virtual,
+        in_step=worker.attention_dp,
+        pairs=pair_tokens(worker),
+    )
+
+
+def pair_tokens(worker: Worker) -> int | None:
+    """Return the tokens that a worker adds to a query and a document; None: it reads texts one by
+    one."""
+    if worker.task != "score":
+        return None
+    return _PAIR_TOKENS if worker.model.is_encoder else 0
 
 
 def _join(

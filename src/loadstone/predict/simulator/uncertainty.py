@@ -316,6 +316,8 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
     if model.adapters is not None:
         slopes = _adapter_slopes(fleet, *observe_batch(run, fleet))
         causes["the times of LoRA adapters"] = np.outer(slopes, slopes) * model.adapters.spread**2
+    if run.requests.sequences:  # of one time, there is one error
+        causes = {cause: np.full((2, 2), value[0, 0]) for cause, value in causes.items()}
     return {cause: margins.wider**2 * covariance for cause, covariance in causes.items()}
 
 
@@ -389,6 +391,7 @@ def observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
         float(np.mean(run.cached_tokens[measured])),
         adapter_shares(requests.adapter[measured]),
         picture_shares(requests.plan),
+        len(prompts) / len(requests.output_tokens[measured]) if requests.sequences else 0.0,
     )
     return max(1.0, float((begun - over).mean()) / fleet.replicas), lengths
 

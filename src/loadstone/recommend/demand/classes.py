@@ -145,6 +145,7 @@ def classes_of(options: RecommendOptions) -> Classes:
         ("slo", load.slo),
         ("concurrency", load.concurrency),
         ("study", options.study),
+        ("endpoint", options.endpoint),
         ("pools", options.search.pools),
     ):
         if given:

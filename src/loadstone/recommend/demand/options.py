@@ -9,6 +9,7 @@ from typing import Literal
 
 from loadstone.core.electricity import HELP, Electricity, parse_electricity
 from loadstone.core.errors import InputError
+from loadstone.core.plan import PoolingTask
 from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
 from loadstone.workload.options import (
@@ -17,6 +18,7 @@ from loadstone.workload.options import (
     LOAD,
     RUN,
     SEARCH,
+    WORKLOAD,
     Flags,
     Limits,
     WorkloadOptions,
@@ -54,6 +56,9 @@ def _watts(value: object, name: str) -> float:
 
 _WORKLOAD = {
     "input": "prompt tokens: 1024, 8k, uniform:512:1024, lognormal:1024:0.5 [default: 1024]",
+    "inputs": "{}",
+    "documents": "{}",
+    "document": "{}",
     "output": "output tokens, in the same forms [default: 128; a trace's own]",
     "range_ratio": "{}",
     "images": "{}",
@@ -224,6 +229,9 @@ class RecommendOptions(Flags):
         dataclasses.MISSING,
         text,
         argument="model",
+    )
+    endpoint: PoolingTask | None = flag(
+        WORKLOAD, "what is asked of a model that writes no text: embeddings, rerank or score"
     )
     workload: WorkloadOptions = group(WorkloadOptions, wording=_WORKLOAD)
     load: TrafficLoad = group(TrafficLoad)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from loadstone.analyse.compare.price import Prices, key, parse_prices
-from loadstone.catalogue import parse_worker
+from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.electricity import Electricity
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
+from loadstone.predict.simulator.fleet import pair_tokens
 from loadstone.predict.step_time import StepModel
 from loadstone.recommend.demand.effort import FULL, Effort
 from loadstone.recommend.demand.options import ChoiceOptions, RecommendOptions, SearchOptions
@@ -85,17 +86,14 @@ def plan_for(
     a number beyond its limits, names that mean nothing, GPUs without a price, no load or two, no
     bound that can be held."""
     check_limits(options)
-    traffic = _draw_traffic(options, 0, classes)
     if not options.search.gpus:
         raise InputError("--gpus: name the kinds of GPU to choose among, e.g. --gpus h200,b200")
-    pooling = parse_worker(f"{options.model}@1x{options.search.gpus[0]}/tp1").task
-    if pooling is not None:
-        endpoint = "rerank" if pooling == "score" else "embeddings"
-        raise InputError(
-            f"{options.model}: writes no text, for which nothing is recommended; rank deployments"
-            f" with simulate, '{options.model}@1x{{{','.join(options.search.gpus)}}}' --endpoint"
-            f" {endpoint}"
-        )
+    first = parse_deployment(f"{options.model}@1x{options.search.gpus[0]}/tp1")
+    task = first.asked_for(options.endpoint).worker.argument("task")
+    if task is not None:  # of a model that writes text, too
+        arguments = (*options.search.arguments, f"task={task}")
+        options = replace(options, search=replace(options.search, arguments=arguments))
+    traffic = _draw_traffic(options, 0, classes)
     prices = parse_prices(options.choice.price) if options.choice.price else Prices()
     gpus = gpu_names(options) if prices else []
     for name, gpu in zip(options.search.gpus, gpus, strict=False):
@@ -130,6 +128,8 @@ def _draw_traffic(
     options: RecommendOptions, seed: int, classes: tuple[ClassRequest, ...]
 ) -> Traffic:
     """Draw the traffic; sessions of a file end where the model's context does, if that is known."""
-    workers = named_workers(options) if options.workload.agents is not None else ()
-    limits = (rules_of(worker).context_limit for worker in workers)
-    return traffic_of(options, seed, next(limits, None), classes)
+    has_limit = options.workload.agents is not None or options.endpoint is not None
+    worker = next(named_workers(options), None) if has_limit else None
+    if worker is None:
+        return traffic_of(options, seed, None, classes)
+    return traffic_of(options, seed, rules_of(worker).context_limit, classes, pair_tokens(worker))

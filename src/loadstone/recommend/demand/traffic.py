@@ -41,7 +41,12 @@ from loadstone.recommend.demand.sessions import (
 from loadstone.runs.pictures import count_visual_tokens
 from loadstone.workload.draw import stagger
 from loadstone.workload.mix import ClassRequest
-from loadstone.workload.options import LoadOptions, RunOptions
+from loadstone.workload.options import (
+    LoadOptions,
+    RunOptions,
+    SimulateOptions,
+    SimulatorOptions,
+)
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import promised_tokens
 
@@ -92,6 +97,7 @@ class Traffic:
     classes  of a mix, by name; `varies`: the squared coefficient of variation of what is computed
             of their prompts; `by_priority`: engines serve them by priority
     adapters  the share of requests that ask for each LoRA adapter
+    texts     that a request for vectors or scores has, queries with documents as one; else 0
     """
 
     plan: Plan
@@ -108,10 +114,13 @@ class Traffic:
     varies: float = 0.0
     by_priority: bool = False
     adapters: tuple[float, ...] = ()
+    texts: float = 0.0
     windows: dict[tuple[float, int], list[Ints64]] = field(default_factory=dict, compare=False)
 
     @property
     def lengths(self) -> Lengths:
+        if self.texts:
+            return Lengths(self.input_tokens / self.texts, 1.0, texts=self.texts)
         answer = max(2.0, self.output_tokens)
         pictures = picture_shares(self.plan)
         return Lengths(self.input_tokens, answer, self.cached_tokens, self.adapters, pictures)
@@ -133,7 +142,9 @@ class Traffic:
 
     @cached_property
     def longest_tokens(self) -> int:
-        """Tokens of the longest request, in and out together."""
+        """Tokens of the longest request, in and out together; of texts, of the longest."""
+        if self.plan.inputs is not None:
+            return self.plan.inputs.longest()
         return int((whole_prompts(self.plan, 0) + self.plan.output_tokens).max())
 
     @property
@@ -248,10 +259,11 @@ def traffic_of(
     seed: int = _CHOICE_SEED,
     max_tokens: int | None = None,
     classes: Sequence[ClassRequest] = (),
+    pairs: int | None = None,
 ) -> Traffic:
     """Draw the traffic, without a seed as it is for every choice; sessions end before a call of
-    more than `max_tokens`. `classes`: it is a mix of these, by their shares of the rate. Raises
-    InputError: no load or two, no bound that can be held."""
+    more than `max_tokens`. `classes`: it is a mix of these, by their shares of the rate. `pairs`:
+    as core.plan.Inputs has them. Raises InputError: no load or two, no bound that can be held."""
     _check_load(options)
     workload = options.workload
     asked = [*parse_slo(options.load.slo)] if options.load.slo is not None else []
@@ -263,6 +275,9 @@ def traffic_of(
     if not asked:
         raise InputError("--slo: say which bounds are to hold, e.g. --slo ttft_p99<1s")
     bounds = tuple(_bound(name, limit_s) for name, limit_s in asked)
+    split = [bound.name for bound in bounds if bound.metric != "e2e"]
+    if options.endpoint is not None and split:
+        raise InputError(f"--slo {split[0]}: vectors and scores come in one piece; bound e2e")
     turns = [workload.turns, *(request.workload.get("turns") for request in classes)]
     has_sessions = workload.agents is not None or any(each is not None for each in turns)
     if not has_sessions and any(bound.metric == TASK for bound in bounds):
@@ -270,7 +285,11 @@ def traffic_of(
             "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"
         )
     planner = Planner(_choose_run(options, seed), classes)
-    plan = planner.plan(max_tokens)
+    plan, texts = planner.plan(max_tokens), 0.0
+    if plan.inputs is not None:
+        plan.inputs.pairs = pairs
+        texts = float(np.mean([len(plan.inputs.sequences(row)) for row in range(len(plan))]))
+        plan = replace(plan, output_tokens=np.ones_like(plan.output_tokens))
     if not len(plan):
         raise InputError(f"{workload.trace}: has no request")
     if plan.pictures is not None:
@@ -308,6 +327,7 @@ def traffic_of(
         classes=demand_by_class(plan),
         varies=_vary_prompts(plan) if classes else 0.0,
         adapters=() if plan.adapter is None else adapter_shares(plan.adapter),
+        texts=texts,
     )
 
 
@@ -354,7 +374,10 @@ def _choose_run(options: RecommendOptions, seed: int) -> RunOptions:
         chosen = LoadOptions(rate=(1.0,), requests=(count,), burstiness=load.burstiness, warmup=0)
     else:
         chosen = LoadOptions(concurrency=(1,), requests=(MAX_REQUESTS,), warmup=0)
-    return RunOptions(workload=requests, load=chosen)
+    if options.endpoint is None:
+        return RunOptions(workload=requests, load=chosen)
+    asked = SimulatorOptions(deployment=options.model, endpoint=options.endpoint)
+    return SimulateOptions(simulator=asked, workload=requests, load=chosen)
 
 
 def _check_load(options: RecommendOptions) -> None:
@@ -369,6 +392,11 @@ def _check_load(options: RecommendOptions) -> None:
             "--burstiness: says how arrivals at a rate are spread; it goes with --rate, of no"
             " sessions"
         )
+    if options.endpoint is not None and (
+        options.search.pools or options.choice.objective != "cost"
+    ):
+        flag = "pools" if options.search.pools else "objective throughput"
+        raise InputError(f"--endpoint and --{flag}: no text is written; leave one out")
     if options.search.pools and has_sessions:
         raise InputError("--pools: sessions are planned without pools; leave it out")
     if workload.trace is None and load.rate is None and load.concurrency is None:

@@ -170,7 +170,7 @@ def unmeasured_errors(candidates: Sequence[Candidate], *plannings: Planning) -> 
     """Return the errors before anything was measured. `plannings`: of each, or of all."""
     count = len(candidates)
     plannings = plannings if len(plannings) == count else plannings * count
-    covariance = np.zeros((2 * count, 2 * count))
+    covariance: Floats = np.zeros((2 * count, 2 * count))
     slopes = [
         _predict_slopes(candidate, planning.traffic)
         for candidate, planning in zip(candidates, plannings, strict=True)
@@ -196,6 +196,8 @@ def unmeasured_errors(candidates: Sequence[Candidate], *plannings: Planning) -> 
         if row == column and not plannings[row].acceptance_known:
             block[1, 1] += acceptance_spread(candidates[row].policy) ** 2
         covariance[2 * row : 2 * row + 2, 2 * column : 2 * column + 2] = block
+    if plannings[0].traffic.texts:  # of one time, there is one error
+        covariance = covariance[::2, ::2].repeat(2, axis=0).repeat(2, axis=1)
     wider = [
         _widen_for(candidate, planning.traffic)
         for candidate, planning in zip(candidates, plannings, strict=True)

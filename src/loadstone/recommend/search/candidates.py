@@ -198,7 +198,10 @@ def _find_problem(base: Worker, traffic: Traffic) -> str | None:
     and does."""
     for problem in contradictions(base):
         return problem
-    context = rules_of(base).context_limit
+    rules = rules_of(base)
+    if traffic.texts and "task" not in rules.spelled:
+        return f"{base.engine} is not started for vectors or scores here"
+    context = rules.context_limit
     if context is None or traffic.longest_tokens <= context:
         return None
     return (

@@ -32,13 +32,15 @@ class BoundText(msgspec.Struct, frozen=True):
 
 
 class TrafficText(msgspec.Struct, frozen=True):
-    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. sessions: calls
+    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. texts: of
+    a request for vectors or scores. sessions: calls
     of one, where the load counts them: those that begin a second, or are alive."""
 
     kind: str
     value: float
     input_tokens: float
     output_tokens: float
+    texts: float = 0.0
     trace: str | None = None
     sessions: float | None = None
 
@@ -68,8 +70,10 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     capacity_per_s  requests/s that all replicas carry within the bounds by the best prediction; of
                     a closed loop what their capacity in requests under way gives per second
     headroom        capacity over demand, less 1
-    usd_per_mtok    dollars per million output tokens; low and high: with as many replicas as are
-                    needed where fewer or more hold (80 %); None without prices
+    ttft_s, tpot_s  of answers in text; e2e_s: of vectors and scores
+    usd_per_mtok    dollars per million output tokens, of vectors and scores input tokens; low and
+                    high: with as many replicas as are needed where fewer or more hold (80 %); None
+                    without prices
     binds           the bound that breaks first, and what a step mostly consists of
     helps           what would carry more per GPU, of all that was looked at
     why             which error makes p_slo what it is
@@ -99,13 +103,14 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     headroom: float
     usd_per_mtok: Span | None
     usd_per_month: Span | None
-    ttft_s: LatencySpan
-    tpot_s: LatencySpan
     binds: str
     helps: str
     regret: float
     source: Literal["simulated", "measured"]
     launch: list[str]
+    ttft_s: LatencySpan | None = None
+    tpot_s: LatencySpan | None = None
+    e2e_s: LatencySpan | None = None
     route: str | None = None
     one_fewer: OneFewer | None = None
     by_hour: ByHour | None = None
@@ -121,6 +126,12 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     task_s: LatencySpan | None = None
     cached_share: float | None = None
     power: PredictedPower | None = None
+
+    @property
+    def latencies(self) -> dict[str, LatencySpan]:
+        """Return what it has of E2E, TTFT and TPOT, by name."""
+        named = {"TTFT": self.ttft_s, "TPOT": self.tpot_s, "E2E": self.e2e_s}
+        return {name: span for name, span in named.items() if span is not None}
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -193,7 +193,8 @@ def _make_card(number: int, plan: DeploymentPlan) -> dict[str, Any]:
         cost = f"${month.value:,.0f} a month"
         if month.low < month.high:
             reach = f"${month.low:,.0f} to ${month.high:,.0f} for 80% of the model's errors, "
-        reach += f"${plan.usd_per_mtok.value:.2f} per million tokens out"
+        way = "in" if plan.e2e_s else "out"
+        reach += f"${plan.usd_per_mtok.value:.2f} per million tokens {way}"
 
     def show(latency: LatencySpan) -> str:
         return f"{show_seconds(latency.p50)}, {show_seconds(latency.p99)}"
@@ -207,8 +208,7 @@ def _make_card(number: int, plan: DeploymentPlan) -> dict[str, Any]:
         "sure": f"{show_share(plan.p_slo)} sure",
         "facts": {
             "Headroom": f"{plan.headroom:+,.0%}",
-            "TTFT p50, p99": show(plan.ttft_s),
-            "TPOT p50, p99": show(plan.tpot_s),
+            **{f"{name} p50, p99": show(span) for name, span in plan.latencies.items()},
             "Limit": spell(plan.binds.partition(". ")[0]),
         },
     }

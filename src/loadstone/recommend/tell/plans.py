@@ -97,7 +97,8 @@ def _describe_traffic(planning: Planning) -> TrafficText:
         kind=traffic.kind,
         value=traffic.demand,
         input_tokens=traffic.input_tokens,
-        output_tokens=traffic.output_tokens,
+        output_tokens=0.0 if traffic.texts else traffic.output_tokens,
+        texts=traffic.texts,
         trace=str(trace) if trace else None,
         sessions=traffic.calls if traffic.sessions else None,
     )
@@ -120,14 +121,16 @@ def describe_plan(
     if not traffic.is_open:
         per_s = figures.requests_per_s / (traffic.demand / replicas)
         rate = figures.output_tokens_per_s * (replicas - planning.choice.reserve)
+    paid = rate * (traffic.input_tokens if traffic.texts else 1.0)
     costs = finalist.needed_interval(planning) * choice.cost / replicas
     tokens_costs = costs
     if planning.by_throughput:  # what is paid is given, and what it gives is not sure
         tokens_costs = choice.cost * np.exp(np.array([-Z80, Z80]) * spread[TPOT])
         costs = np.full(2, choice.cost)
     launch, files, warnings = _describe_start(confirmed)
+    first_s = _latency(figures.ttft_s, float(spread[TTFT]))
 
-    mtok = [per_million(dollars, rate) or 0.0 for dollars in (choice.cost, *tokens_costs.tolist())]
+    mtok = [per_million(dollars, paid) or 0.0 for dollars in (choice.cost, *tokens_costs.tolist())]
     has_sessions = traffic.sessions is not None
     return DeploymentPlan(
         deployment=finalist.name,
@@ -140,12 +143,13 @@ def describe_plan(
         usd_per_month=(
             Span.around(choice.usd_per_month, costs * HOURS_PER_MONTH) if priced else None
         ),
-        ttft_s=_latency(figures.ttft_s, float(spread[TTFT])),
-        tpot_s=_latency(figures.tpot_s, float(spread[TPOT])),
+        ttft_s=None if traffic.texts else first_s,
+        tpot_s=None if traffic.texts else _latency(figures.tpot_s, float(spread[TPOT])),
+        e2e_s=first_s if traffic.texts else None,
         binds=name_tightest(finalist, figures, planning),
         helps=name_best_change(finalist.candidate, found),
         regret=confirmed.regret * _unit_of_regret(planning),
-        output_tokens_per_s=rate,
+        output_tokens_per_s=0.0 if traffic.texts else rate,
         source=(
             "measured" if finalist.name in {run.deployment for run in measured} else "simulated"
         ),

@@ -14,6 +14,7 @@ from loadstone.core.statistics.distribution import Z80
 from loadstone.core.units import show_gpus, show_share
 from loadstone.predict.simulator.uncertainty import UNEXPLAINED
 from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.steady_state import full_step
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.asked_load import AskedLoad, quantity_of
@@ -98,15 +99,18 @@ def name_tightest(finalist: UncertainFinalist, asked: AskedLoad, planning: Plann
     if broken.keeps_up:
         tightest = max(traffic.bounds, key=lambda bound: broken.figures[bound.name] / bound.bound_s)
         name = tightest.name
-    batch = candidate.decoding_batch
+    batch, chunks = candidate.decoding_batch, list[tuple[int, int]]()
     context = batch * (traffic.input_tokens + traffic.output_tokens / 2)
-    parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
+    at_once = "1 request" if batch == 1 else f"{batch} requests at once"
+    if traffic.texts:
+        batch, context, chunks = 0, 0.0, full_step(candidate.policy, traffic.lengths)
+        at_once = f"{len(chunks)} text{'s' * (len(chunks) > 1)} a step"
+    parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, chunks))
     whole_s = sum(part.seconds for part in parts)
     mostly = " and ".join(
         f"{part.seconds / whole_s:.0%} on {_SPENT.get(part.name, part.name)}" for part in parts[:2]
     )
     full = f"; {LIMITS[broken.limit]}" if broken.limit else ""
-    at_once = "1 request" if batch == 1 else f"{batch} requests at once"
     first = f"{name} breaks first"
     if name != asked.weakest[0]:
         first += " as the load grows if the prediction is right, though over its errors"

@@ -24,6 +24,12 @@ def share_workload(planning: Planning, replicas: int) -> dict[str, Any]:
         return dict(share_trace(planning, replicas))
     if workload.agents is not None:
         return {"agents": str(workload.agents)}
+    if planning.options.endpoint is not None:
+        texts = ("input", "inputs", "documents", "document")
+        given = {name: getattr(workload, name) for name in texts if getattr(workload, name)}
+        if workload.range_ratio < 1:
+            given["range-ratio"] = workload.range_ratio
+        return {"endpoint": planning.options.endpoint, **given}
     named: dict[str, Any] = {"input": workload.input or "1024", "output": workload.output or "128"}
     if workload.range_ratio < 1:
         named["range-ratio"] = workload.range_ratio

@@ -72,16 +72,18 @@ def _list_rejected(document: Recommendation) -> list[Shown]:
 
 def plan_table(document: Recommendation, names: list[str]) -> Table:
     """Make a table of the plans, which it calls `names`."""
-    heads = ["plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"]
-    align = "lrrrruru"
+    heads, align = ["plan", "GPUs", "P(SLO)", "headroom"], "lrrr"
+    for name in document.plans[0].latencies:
+        heads, align = [*heads, f"{name} p50", "p99"], f"{align}ru"
     if document.plans[0].usd_per_month is not None:
-        heads, align = [*heads, "$ a month", "$/M out", "80%"], f"{align}rru"
+        paid = "$/M in" if document.traffic.texts else "$/M out"
+        heads, align = [*heads, "$ a month", paid, "80%"], f"{align}rru"
     rows = [[name, *_row(plan)] for name, plan in zip(names, document.plans, strict=True)]
     return Table(title="Plans", heads=heads, align=align, rows=rows)
 
 
 def _row(plan: DeploymentPlan) -> list[str]:
-    latencies = (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)
+    latencies = [seconds for span in plan.latencies.values() for seconds in (span.p50, span.p99)]
     row = [
         str(plan.gpus),
         show_share(plan.p_slo),
@@ -325,5 +327,8 @@ def show_traffic(document: Recommendation) -> str:
 def show_lengths(document: Recommendation) -> str:
     """Write `2,048 tokens in, 500 out`, of sessions with the number of their calls."""
     traffic = document.traffic
+    if traffic.texts:
+        texts = "1 text" if traffic.texts == 1 else f"{traffic.texts:.3g} texts"
+        return f"{texts} of {traffic.input_tokens / traffic.texts:,.0f} tokens each"
     calls = "" if traffic.sessions is None else f"{traffic.sessions:.3g} calls of "
     return f"{calls}{traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out"
