@@ -336,7 +336,7 @@ def _carried_load(
             if best is None:
                 return 0.0, level
             carried, good = best
-            if level.busy >= 1:
+            if level.busy >= 1 or traffic.texts:
                 carried = max(carried, dp * _queue_up(good, good.busy, traffic))
                 best = carried, good
             if not carried < load < math.inf:
