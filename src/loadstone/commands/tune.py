@@ -35,15 +35,15 @@ def tune(
     from loadstone.studies.tuning.tell import render
     from loadstone.studies.tuning.tune import tune as race
 
-    def tell(told: RaceProgress) -> None:
-        state, done = told.race, len(told.race.turns)
+    def tell(progress: RaceProgress) -> None:
+        state, done = progress.race, len(progress.race.turns)
         left_s = options.time_s - state.seconds
-        if told.outcome is None:
-            kind = "fresh launch" if told.turn.confirms else f"round {told.turn.round + 1}"
+        if progress.outcome is None:
+            kind = "fresh launch" if progress.turn.confirms else f"round {progress.turn.round + 1}"
             change(f"{kind}, {done} launches done, at most {show_seconds(left_s, 2)} left")
-        elif told.outcome.failure is not None:
-            why = f"{told.outcome.failure.replace('_', ' ')}: {told.outcome.why}"
-            print(f"{told.name}: {why}", file=sys.stderr)
+        elif progress.outcome.failure is not None:
+            why = f"{progress.outcome.failure.replace('_', ' ')}: {progress.outcome.why}"
+            print(f"{progress.name}: {why}", file=sys.stderr)
 
     try:
         with working("planning a race") as change:

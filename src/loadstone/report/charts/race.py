@@ -79,8 +79,8 @@ def race_figure(launches: Sequence[Launched], named: Sequence[str], unit: str) -
 def gain_figure(gained: Sequence[Gained], named: Sequence[str], flags: str) -> Figure:
     """Draw what each setting gains over the default, the best first; `flags`: whose values their
     names are, where these are values alone."""
-    rows: list[Row] = [one._asdict() for one in gained]
-    order = [one.setting for one in sorted(gained, key=lambda one: -one.value)]
+    rows: list[Row] = [gain._asdict() for gain in gained]
+    order = [gain.setting for gain in sorted(gained, key=lambda gain: -gain.value)]
     y = alt.Y("setting:N", sort=order, title=None, axis=alt.Axis(labelLimit=260))
     colour = colour_by("group", list(named), least=len(named))
     tooltip = tooltips(

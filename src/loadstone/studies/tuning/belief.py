@@ -91,9 +91,9 @@ class Belief(NamedTuple):
 def believe(prior: Prior, seen: Sequence[Observation], rng: np.random.Generator) -> Belief:
     """Return the posterior after these launches."""
     count = len(prior.mean)
-    settings = np.array([one.setting for one in seen], dtype=int)
-    rounds = np.array([one.round for one in seen], dtype=int)
-    values = np.array([one.value for one in seen])
+    settings = np.array([launch.setting for launch in seen], dtype=int)
+    rounds = np.array([launch.round for launch in seen], dtype=int)
+    values = np.array([launch.value for launch in seen])
     values = values - (values.mean() if len(values) else 0.0)
     same_setting = (settings[:, None] == settings[None, :]).astype(float)
     same_round = (rounds[:, None] == rounds[None, :]).astype(float)

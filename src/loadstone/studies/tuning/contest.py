@@ -289,12 +289,12 @@ def _check_single(read: StudyFile, options: TuneOptions) -> StudyFile:
     """Check that a study has one deployment, workload and load, as the objective needs them."""
     study, objective = read.study, options.objective
     engines = study.deployments.engine or tuple(study.engines)
-    for what, count in (
+    for noun, count in (
         ("deployments", len(engines) * len(study.deployments.layout)),
         ("workloads", len(study.workloads)),
     ):
         if count != 1:
-            raise InputError(f"{read.path}: {count} {what}; a race has one: leave the others out")
+            raise InputError(f"{read.path}: {count} {noun}; a race has one: leave the others out")
     (engine,) = engines
     study = msgspec.structs.replace(
         study,
@@ -351,20 +351,20 @@ def _with_probe(read: StudyFile) -> StudyFile:
 def _layouts(options: TuneOptions, read: StudyFile) -> Sequence[str]:
     """Return the layouts to try, as they stand behind the @; none where the deployment's own is the
     only one."""
-    asked = [word for text in options.layouts for word in str(text).split()]
-    if not asked:
+    layouts = [word for text in options.layouts for word in str(text).split()]
+    if not layouts:
         return ()
-    own = read.study.deployments.layout[0]
-    hardware, _, words = own.partition("/")
+    layout_given = read.study.deployments.layout[0]
+    hardware, _, words = layout_given.partition("/")
     if not hardware:
         raise InputError("--layouts: of a deployment with GPUs; write MODEL@8xh100/engine=…")
     kept = [p for p in words.split(",") if p and not re.fullmatch(r"(tp|dp|pp|ep)=?\d+", p)]
-    if asked == ["auto"]:
+    if layouts == ["auto"]:
         count = int(re.match(r"\d+", hardware)[0])  # type: ignore[index]
         powers = [1 << power for power in range(count.bit_length()) if count % (1 << power) == 0]
-        asked = [f"tp{tp},dp{count // tp}" if count // tp > 1 else f"tp{tp}" for tp in powers]
-    made = [f"{hardware}/{','.join((*word.split(','), *kept))}" for word in asked]
-    return [("" if layout == own else layout) for layout in dict.fromkeys(made)]
+        layouts = [f"tp{tp},dp{count // tp}" if count // tp > 1 else f"tp{tp}" for tp in powers]
+    made = [f"{hardware}/{','.join((*word.split(','), *kept))}" for word in layouts]
+    return [("" if layout == layout_given else layout) for layout in dict.fromkeys(made)]
 
 
 def is_embedded(contest: Contest) -> bool:

@@ -47,7 +47,7 @@ def read_outcome(
     if value is None:
         why = "no J/token: the GPUs' energy was not read" if objective == "energy" else "no value"
         return LaunchOutcome(None, "not_trusted", why, seconds)
-    spoiled = [one for one in measured.verdict.findings if _spoils(one, objective)]
+    spoiled = [finding for finding in measured.verdict.findings if _spoils(finding, objective)]
     if spoiled and objective != "rate":
         return LaunchOutcome(None, "not_trusted", spoiled[0].evidence, seconds)
     if measured.slo_met is False:
@@ -68,8 +68,8 @@ def _spoils(found: Finding, objective: str) -> bool:
     if not isinstance(spoilt, list):
         return bool(metric)
     if metric:
-        return any(str(one.get("metric", "")).lower() == metric for one in spoilt)
-    return any("missing_share" in one for one in spoilt)
+        return any(str(finding.get("metric", "")).lower() == metric for finding in spoilt)
+    return any("missing_share" in finding for finding in spoilt)
 
 
 def _failed(entries: list[Entry], seconds: float) -> LaunchOutcome:

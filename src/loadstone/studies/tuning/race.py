@@ -129,7 +129,7 @@ class Race:
 
     def measured(self, setting: int) -> list[float]:
         """Return the values of a setting."""
-        return [one.value for one in self.observations() if one.setting == setting]
+        return [launch.value for launch in self.observations() if launch.setting == setting]
 
     @property
     def alive(self) -> list[int]:
@@ -140,7 +140,7 @@ class Race:
     @property
     def running(self) -> list[int]:
         """Return the settings that are in the race and were measured, the default first."""
-        seen = {one.setting for one in self.observations()}
+        seen = {launch.setting for launch in self.observations()}
         return [setting for setting in self.alive if setting in seen]
 
     @property
@@ -201,14 +201,16 @@ class Race:
         if failure is None:
             return
         failed = [
-            told.failure is not None for past, told in self.turns if past.setting == turn.setting
+            outcome.failure is not None
+            for turn_before, outcome in self.turns
+            if turn_before.setting == turn.setting
         ]
         if failure in _AT_ONCE or (sum(failed) > 1 and 2 * sum(failed) >= len(failed)):
             self.out[turn.setting] = failure, outcome.why
         if outcome.memory and self.heavier:
-            for other in self.heavier[turn.setting]:
-                if other not in (DEFAULT, turn.setting) and not self.measured(other):
-                    self.skipped[other] = turn.setting
+            for larger in self.heavier[turn.setting]:
+                if larger not in (DEFAULT, turn.setting) and not self.measured(larger):
+                    self.skipped[larger] = turn.setting
 
     def _default_failed(self) -> bool:
         """Tell whether the default gives no value that others could be compared with. One that

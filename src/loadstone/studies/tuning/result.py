@@ -109,9 +109,9 @@ def result_of(contest: Contest, race: Race, command: list[str], folder: str) -> 
     near = runner = regret = None
     if running:
         near = belief.near_best(race.winner, running, MARGIN)
-        others = [setting for setting in running if setting != race.winner]
-        if others:
-            best = belief.best(others)
+        rivals = [setting for setting in running if setting != race.winner]
+        if rivals:
+            best = belief.best(rivals)
             runner, regret = (
                 contest.settings[best].name,
                 float(belief.improvements(race.winner)[best]),
@@ -204,9 +204,9 @@ def _flags(contest: Contest, race: Race) -> list[TunedFlagResult]:
     alone."""
     found: list[TunedFlagResult] = []
     running = set(race.running)
-    for asked in contest.flags:
-        name = "+".join(asked.flags)
-        groups = _groups(contest.settings, running, asked.flags)
+    for tuned in contest.flags:
+        name = "+".join(tuned.flags)
+        groups = _groups(contest.settings, running, tuned.flags)
         gaps = [
             np.ptp(race.belief.draws[:, group], axis=1)
             for group in groups.values()

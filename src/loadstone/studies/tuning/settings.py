@@ -63,11 +63,11 @@ def read_flags(engine: str, texts: Sequence[str]) -> list[FlagValues]:
     """Read what is to be tried: `FLAG=V1,V2`, `FLAG` with the table's values, `A+B=V1,V2` for flags
     that change together; without any, the engine's main flags. Raises InputError."""
     rows = tuned_flags(engine)
-    asked = list(texts) or [flag for flag, row in rows.items() if row.main]
-    if not asked:
+    wanted = list(texts) or [flag for flag, row in rows.items() if row.main]
+    if not wanted:
         raise InputError(f"--set: no flags of {engine} are known here; name some: --set FLAG=V1,V2")
     found: list[FlagValues] = []
-    for text in asked:
+    for text in wanted:
         names, _, values = text.partition("=")
         flags = tuple(find_flag(engine, name) for name in names.split("+"))
         _check_names(engine, flags, text, [flag for taken in found for flag in taken.flags])
@@ -116,7 +116,7 @@ def _table_values(row: TunedFlag) -> tuple[Value, ...]:
 
 
 def combine(
-    asked: Sequence[FlagValues], layouts: Sequence[str], given: Mapping[str, Value]
+    wanted: Sequence[FlagValues], layouts: Sequence[str], given: Mapping[str, Value]
 ) -> list[Setting]:
     """Return the settings that these values make, the default first. A value that the deployment
     has already changes nothing, so that combinations of such values alone are the default.
@@ -124,7 +124,7 @@ def combine(
     given: the flags that the default has, by their names here
     """
     count = len(layouts or ("",))
-    for flags in asked:
+    for flags in wanted:
         count *= len(flags.values)
     if count > _MOST_PRODUCT:
         raise InputError(
@@ -132,10 +132,10 @@ def combine(
         )
     settings = [Setting()]
     for layout in layouts or ("",):
-        for values in itertools.product(*(flags.values for flags in asked)):
+        for values in itertools.product(*(flags.values for flags in wanted)):
             pairs = tuple(
                 (flag, value)
-                for flags, value in zip(asked, values, strict=True)
+                for flags, value in zip(wanted, values, strict=True)
                 for flag in flags.flags
                 if given.get(flag) != value
             )
@@ -165,10 +165,10 @@ def _broken(tie: Tie, values: Mapping[str, Value]) -> str:
     for flag, refused in tie.where.items():
         if show_value(values.get(flag, "")) not in refused:
             continue
-        for other, needed in tie.needs.items():
-            value = values.get(other)
+        for partner, needed in tie.needs.items():
+            value = values.get(partner)
             if value is not None and show_value(value) not in needed:
-                return f"{flag} {show_value(values[flag])} with {other} {show_value(value)}"
+                return f"{flag} {show_value(values[flag])} with {partner} {show_value(value)}"
     return ""
 
 
@@ -178,9 +178,9 @@ def find_heavier(engine: str, settings: Sequence[Setting]) -> list[set[int]]:
     rows = tuned_flags(engine)
     return [
         {
-            other
-            for other, larger in enumerate(settings)
-            if other != index and _takes_more(rows, smaller, larger)
+            number
+            for number, larger in enumerate(settings)
+            if number != index and _takes_more(rows, smaller, larger)
         }
         for index, smaller in enumerate(settings)
     ]
@@ -192,12 +192,16 @@ def _takes_more(rows: Mapping[str, TunedFlag], smaller: Setting, larger: Setting
         return False
     for flag, value in first.items():
         sign = rows[flag].memory if flag in rows else 0
-        other = second[flag]
-        if value == other:
+        value_of_larger = second[flag]
+        if value == value_of_larger:
             continue
-        if not sign or not isinstance(value, int | float) or not isinstance(other, int | float):
+        if (
+            not sign
+            or not isinstance(value, int | float)
+            or not isinstance(value_of_larger, int | float)
+        ):
             return False
-        if sign * (other - value) < 0:
+        if sign * (value_of_larger - value) < 0:
             return False
     return True
 

@@ -33,8 +33,8 @@ def render(result: TuneResult, explain: bool = False) -> list[Shown]:
     parts += notes if explain else notes[:MAX_NOTES]
     parts += ["", f"next: loadstone report {result.cells}/*/*"]
     hidden = len(result.settings) - len(rows)
-    more = f"; {hidden} more settings with --explain" if hidden else ""
-    return [*parts, Footnote(f"{footer(result)}{more}")]
+    rest = f"; {hidden} more settings with --explain" if hidden else ""
+    return [*parts, Footnote(f"{footer(result)}{rest}")]
 
 
 def answer(result: TuneResult) -> str:
@@ -160,10 +160,10 @@ def _tell_failures(result: TuneResult) -> Iterator[str]:
     failed = by_key((row.failure, row) for row in result.settings if row.state == "failed")
     for failure, rows in failed.items():
         names = "; ".join(row.name for row in rows[:_NAMED])
-        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        rest = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
         words = _FAILURES.get(failure or "", "")
         why = rows[0].why[:1].upper() + rows[0].why[1:]
-        yield f"Out of the race ({words}): {names}{more}. {why}."
+        yield f"Out of the race ({words}): {names}{rest}. {why}."
 
 
 def footer(result: TuneResult) -> str:
