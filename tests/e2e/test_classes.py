@@ -196,7 +196,10 @@ def test_classes_are_compared_by_name(loadstone: Loadstone) -> None:
     )
     compared = loadstone("compare", a.folder, b.folder, "--json").document
     (cell,) = compared["cells"]
-    assert [row["metric"] for row in cell["metrics"]] == ["output_tokens_per_s", "j_per_output_token"]
+    assert [row["metric"] for row in cell["metrics"]] == [
+        "output_tokens_per_s",
+        "j_per_output_token",
+    ]
     assert [part["name"] for part in cell["by_class"]] == ["chat", "documents"]
     for part in cell["by_class"]:
         rows = {row["metric"]: row for row in part["metrics"]}

@@ -40,6 +40,7 @@ class Times(msgspec.Struct):
     stream_s: float = 0.0
     window_tokens: float = 0.0
     window_s: float = 0.0
+    adapters: None = None
 
     def step_s(
         self,

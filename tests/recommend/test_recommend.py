@@ -487,7 +487,7 @@ REFUSED = [
     ({"objective": "throughput"}, "--objective throughput: is of a batch; give --concurrency"),
     (
         {"objective": "throughput", "rate": None, "concurrency": 64, "budget": "1/hour"},
-        "--gpus-max, --budget: give not one replica beyond --reserve",
+        "--gpus-max, --budget, --power-budget: give not one replica beyond --reserve",
     ),
     (
         {

@@ -108,7 +108,7 @@ def test_sessions_are_drawn_whole(load: dict[str, Any]) -> None:
     assert traffic.sessions is not None
     # Prompts of 512, then all before with 32 of an answer and 512 more; all but the last 512 are
     # there already.
-    assert traffic.lengths == pytest.approx((512 + 544, 32, (544 + 1088) / 3), rel=1e-3)
+    assert traffic.lengths[:3] == pytest.approx((512 + 544, 32, (544 + 1088) / 3), rel=1e-3)
     plan = traffic.sessions.draw(
         5 if traffic.demand == 5 else 0.5, LEVEL, FULL, is_open=traffic.is_open
     )

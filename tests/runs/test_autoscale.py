@@ -253,8 +253,8 @@ def test_the_page_draws_replicas_metric_and_attainment(folder: Path) -> None:
 def test_a_report_tells_the_fleets(folder: Path) -> None:
     report = build(read_runs([folder])[0])
     (part,) = report.parts
-    assert part.fleets is not None
-    assert part.fleets.rows[0][0] == "own"
-    assert len(part.fleets.rows) == 4
+    assert part.beside is not None
+    assert part.beside.rows[0][0] == "own"
+    assert len(part.beside.rows) == 4
     assert any(note.startswith("own: the bounds ") for note in part.notes)
     assert part.figures[0].title == "Replicas over time"

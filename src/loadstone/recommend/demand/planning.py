@@ -17,7 +17,7 @@ from loadstone.predict.simulator.fleet import pair_tokens
 from loadstone.predict.step_time import StepModel
 from loadstone.recommend.demand.effort import FULL, Effort
 from loadstone.recommend.demand.options import ChoiceOptions, RecommendOptions, SearchOptions
-from loadstone.recommend.demand.traffic import Traffic, traffic_of
+from loadstone.recommend.demand.traffic import Traffic, read_bounds, traffic_of
 from loadstone.workload.mix import ClassRequest
 from loadstone.workload.options import check_limits
 
@@ -86,6 +86,7 @@ def plan_for(
     a number beyond its limits, names that mean nothing, GPUs without a price, no load or two, no
     bound that can be held."""
     check_limits(options)
+    read_bounds(options, classes)
     if not options.search.gpus:
         raise InputError("--gpus: name the kinds of GPU to choose among, e.g. --gpus h200,b200")
     first = parse_deployment(f"{options.model}@1x{options.search.gpus[0]}/tp1")

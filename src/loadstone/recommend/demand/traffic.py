@@ -254,6 +254,20 @@ class Traffic:
         return self.windows[weight, count]
 
 
+def read_bounds(options: RecommendOptions, classes: Sequence[ClassRequest] = ()) -> list[Bound]:
+    """Return the bounds that are to hold, those of classes by their names. Raises InputError where
+    there is none."""
+    bounds = [*parse_slo(options.load.slo)] if options.load.slo is not None else []
+    for request in classes:
+        bounds += [
+            Bound(f"{request.name}:{name}", limit_s)
+            for name, limit_s in request.traffic.slo.items()
+        ]
+    if not bounds:
+        raise InputError("--slo: say which bounds are to hold, e.g. --slo ttft_p99<1s")
+    return bounds
+
+
 def traffic_of(
     options: RecommendOptions,
     seed: int = _CHOICE_SEED,
@@ -266,15 +280,7 @@ def traffic_of(
     as core.plan.Inputs has them. Raises InputError: no load or two, no bound that can be held."""
     _check_load(options)
     workload = options.workload
-    asked = [*parse_slo(options.load.slo)] if options.load.slo is not None else []
-    for request in classes:
-        asked += [
-            Bound(f"{request.name}:{name}", limit_s)
-            for name, limit_s in request.traffic.slo.items()
-        ]
-    if not asked:
-        raise InputError("--slo: say which bounds are to hold, e.g. --slo ttft_p99<1s")
-    bounds = tuple(_bound(name, limit_s) for name, limit_s in asked)
+    bounds = tuple(_bound(name, limit_s) for name, limit_s in read_bounds(options, classes))
     split = [bound.name for bound in bounds if bound.metric != "e2e"]
     if options.endpoint is not None and split:
         raise InputError(f"--slo {split[0]}: vectors and scores come in one piece; bound e2e")
