@@ -92,6 +92,7 @@ def test_rounds_have_plans_of_their_own_and_settings_of_a_round_share_one() -> N
         ({"set": ["max-num-seqs=64", "max_num_seqs=128"]}, "set twice"),
         ({"set": ["no-such-flag"]}, "no values of no-such-flag"),
         ({"objective": "speed"}, "no such objective"),
+        ({"launches": 3}, "must be at least 10"),
         ({"objective": "p99:nothing"}, "no such objective"),
         ({"objective": "rate"}, "write --slo"),
         ({"concurrency": None, "rate": 4}, "at a fixed rate every setting gives what comes"),

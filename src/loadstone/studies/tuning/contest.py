@@ -46,6 +46,7 @@ from loadstone.workload.options import (
     CheckOptions,
     LoadOptions,
     WorkloadOptions,
+    check_limits,
     flags_of,
     values_of,
 )
@@ -119,6 +120,7 @@ def _without(layout: str, args: Mapping[str, Value | None]) -> str:
 
 def make_contest(options: TuneOptions) -> Contest:
     """Read what is to be tuned, and refuse settings that cannot be. Raises InputError."""
+    check_limits(options)
     base = _read_base(options)
     ((name, settings_of_engine),) = base.study.engines.items()
     engine = engine_key(settings_of_engine.engine or name) or name

@@ -10,7 +10,6 @@ from loadstone.core.summary import LATENCIES
 from loadstone.predict.sizing.options import texts
 from loadstone.workload import option_values as values
 from loadstone.workload.options import (
-    AT_LEAST_1,
     LOAD,
     RUN,
     SEARCH,
@@ -42,6 +41,7 @@ def _objective(value: object, name: str) -> str:
     )
 
 
+_LEAST_LAUNCHES = Limits("must be at least 10: of two settings, and four fresh ones of each", 10)
 _AS_IT_IS = "{}"
 _TAKEN = (
     *("input", "output", "range_ratio", "prefix", "prefix_groups", "dataset"),
@@ -105,7 +105,7 @@ class TuneOptions(Flags):
         limits=Limits("must be above 0", exclusive_minimum=0),
     )
     launches: int | None = flag(
-        SEARCH, "the most launches [default: as many as the time allows]", limits=AT_LEAST_1
+        SEARCH, "the most launches [default: as many as the time allows]", limits=_LEAST_LAUNCHES
     )
     slo: str | None = flag(
         LOAD, "bounds that a setting must hold: ttft_p99<1s,tpot_p99<30ms", None, values.text
