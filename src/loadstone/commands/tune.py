@@ -32,6 +32,7 @@ def tune(
     """
     from loadstone.commands.progress import working
     from loadstone.core.units import show_seconds
+    from loadstone.studies.tuning.race import FAILURES
     from loadstone.studies.tuning.tell import render
     from loadstone.studies.tuning.tune import tune as race
 
@@ -42,7 +43,7 @@ def tune(
             kind = "fresh launch" if progress.turn.confirms else f"round {progress.turn.round + 1}"
             change(f"{kind}, {done} launches done, at most {show_seconds(left_s, 2)} left")
         elif progress.outcome.failure is not None:
-            why = f"{progress.outcome.failure.replace('_', ' ')}: {progress.outcome.why}"
+            why = f"{FAILURES[progress.outcome.failure]}: {progress.outcome.why}"
             print(f"{progress.name}: {why}", file=sys.stderr)
 
     try:

@@ -12,9 +12,10 @@ import msgspec
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
-from loadstone.engines import EMBEDDED, ENGINES, rules_of
+from loadstone.engines import ENGINES, rules_of
+from loadstone.engines.launch import Launch as Commands
 from loadstone.predict.sizing.check import find_misfits
-from loadstone.studies.commands import commands_of, node_addresses
+from loadstone.studies.commands import commands_of
 from loadstone.studies.file import (
     Deployments,
     EngineSettings,
@@ -109,6 +110,14 @@ class Contest(NamedTuple):
         (launch,) = plan_study(read, first=round_number + 1)
         return read, launch
 
+    def commands(self, setting: Setting) -> Commands | None:
+        """Return the commands that start a setting; None: pools, whose workers are started one by
+        one. Raises InputError where the engine has no such command."""
+        _, launch = self.launch(setting, 0)
+        if launch.parsed is not None and launch.parsed.is_split:
+            return None
+        return commands_of(launch, (), _PORT)
+
 
 def _without(layout: str, args: Mapping[str, Value | None]) -> str:
     """Return a layout without the options that a setting has."""
@@ -153,11 +162,10 @@ def make_contest(options: TuneOptions) -> Contest:
 def _find_problem(contest: Contest, setting: Setting) -> str | None:
     """Say why the engine would not start with a setting; None: nothing is known against it."""
     try:
-        _command(contest, setting)
-        _, launch = contest.launch(setting, 0)
+        deployment = contest.launch(setting, 0)[1].parsed
+        contest.commands(setting)
     except InputError as error:
         return str(error)
-    deployment = launch.parsed
     if deployment is None or deployment.is_split or deployment.worker.engine not in ENGINES:
         return None
     return next(iter(find_misfits(rules_of(deployment.worker))), None)
@@ -170,22 +178,14 @@ def _given(contest: Contest) -> dict[str, Value]:
     given: dict[str, Value] = {
         flag: row.default for flag, row in rows.items() if row.default is not None
     }
-    words = _command(contest, Setting())
+    made = contest.commands(Setting())
+    words = () if made is None else made.ranks[0].argv
     for word, following in zip(words, (*words[1:], ""), strict=True):
         if word.startswith("--"):
             name, _, value = word[2:].partition("=")
             text = value or ("" if following.startswith("--") else following)
             given[find_flag(contest.engine, name)] = read_value(text) if text else True
     return given
-
-
-def _command(contest: Contest, setting: Setting) -> tuple[str, ...]:
-    """Return the command that starts a setting, of the first rank. Raises InputError."""
-    _, launch = contest.launch(setting, 0)
-    if launch.parsed is not None and launch.parsed.is_split:
-        return ()
-    nodes = node_addresses(launch.parsed.worker.nodes) if launch.parsed is not None else ()
-    return commands_of(launch, nodes if len(nodes) > 1 else (), _PORT).ranks[0].argv
 
 
 # --- the base ------------------------------------------------------------------------------------
@@ -367,8 +367,3 @@ def _layouts(options: TuneOptions, read: StudyFile) -> Sequence[str]:
         layouts = [f"tp{tp},dp{count // tp}" if count // tp > 1 else f"tp{tp}" for tp in powers]
     made = [f"{hardware}/{','.join((*word.split(','), *kept))}" for word in layouts]
     return [("" if layout == layout_given else layout) for layout in dict.fromkeys(made)]
-
-
-def is_embedded(contest: Contest) -> bool:
-    """Tell the small model that comes with Loadstone."""
-    return contest.engine == EMBEDDED and contest.base.study.model is None

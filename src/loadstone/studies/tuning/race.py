@@ -40,6 +40,15 @@ Z95 = 1.959964
 Failure = Literal[
     "does_not_start", "oom_under_load", "died", "answers_changed", "not_trusted", "misses_slo"
 ]
+FAILURES: dict[Failure, str] = {
+    "does_not_start": "does not start",
+    "oom_under_load": "ran out of memory",
+    "died": "died under load",
+    "answers_changed": "answers otherwise",
+    "not_trusted": "not trusted",
+    "misses_slo": "misses the bounds",
+}
+"""In words, after the name of a setting."""
 _AT_ONCE: tuple[Failure, ...] = ("does_not_start", "oom_under_load", "died", "answers_changed")
 """Failures that put a setting out of the race; others do where half of its launches have them, and
 two at least."""

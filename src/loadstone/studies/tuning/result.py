@@ -9,7 +9,7 @@ import numpy as np
 from loadstone.core.document import Document
 from loadstone.studies.supervise import CELLS
 from loadstone.studies.tuning.contest import Contest
-from loadstone.studies.tuning.race import DEFAULT, MARGIN, Ending, Race
+from loadstone.studies.tuning.race import DEFAULT, MARGIN, Ending, Failure, Race
 from loadstone.studies.tuning.settings import Setting, Value
 
 State = Literal["default", "winner", "raced", "failed", "skipped", "not_measured", "refused"]
@@ -39,7 +39,7 @@ class SettingResult(msgspec.Struct, kw_only=True, frozen=True):
     values: list[float] = []
     gain: GainSpan | None = None
     p_near_best: float | None = None
-    failure: str | None = None
+    failure: Failure | None = None
     why: str = ""
 
 

@@ -5,18 +5,11 @@ from collections.abc import Iterator
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.table import MAX_NOTES, Footnote, Shown, Table, drop_empty_columns
+from loadstone.studies.tuning.race import FAILURES
 from loadstone.studies.tuning.result import GainSpan, SettingResult, TuneResult
 
 _SHOWN_ROWS, _NAMED = 8, 3
 _UNITS = {"throughput": "out tok/s", "rate": "requests/s", "energy": "J/token"}
-_FAILURES = {
-    "does_not_start": "does not start",
-    "oom_under_load": "ran out of memory",
-    "died": "died under load",
-    "answers_changed": "answers otherwise",
-    "not_trusted": "not trusted",
-    "misses_slo": "misses the bounds",
-}
 
 
 def render(result: TuneResult, explain: bool = False) -> list[Shown]:
@@ -120,7 +113,7 @@ def _row(result: TuneResult, row: SettingResult) -> list[str]:
 
 
 def _state(row: SettingResult) -> str:
-    words = _FAILURES.get(row.failure or "", "")
+    words = FAILURES[row.failure] if row.failure else ""
     if words:
         return f"{words}: {row.why}" if row.why else words
     named = {"skipped": row.why, "refused": f"refused: {row.why}", "not_measured": "not measured"}
@@ -161,7 +154,7 @@ def _tell_failures(result: TuneResult) -> Iterator[str]:
     for failure, rows in failed.items():
         names = "; ".join(row.name for row in rows[:_NAMED])
         rest = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
-        words = _FAILURES.get(failure or "", "")
+        words = FAILURES[failure] if failure else ""
         why = rows[0].why[:1].upper() + rows[0].why[1:]
         yield f"Out of the race ({words}): {names}{rest}. {why}."
 

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from loadstone.core.errors import InputError, TargetError
+from loadstone.core.errors import TargetError
 from loadstone.studies import measure
-from loadstone.studies.commands import commands_of
 from loadstone.studies.file import StudyFile
 from loadstone.studies.machines import make_machines
 from loadstone.studies.plan import PlannedLaunch
@@ -16,11 +15,9 @@ from loadstone.studies.tuning.contest import MOST_SETTINGS, Contest, make_contes
 from loadstone.studies.tuning.options import TuneOptions
 from loadstone.studies.tuning.outcomes import read_outcome
 from loadstone.studies.tuning.prior import expect
-from loadstone.studies.tuning.race import DEFAULT, LaunchOutcome, Race, RaceLimits, Turn
+from loadstone.studies.tuning.race import DEFAULT, FAILURES, LaunchOutcome, Race, RaceLimits, Turn
 from loadstone.studies.tuning.result import TuneResult, result_of
 from loadstone.studies.tuning.settings import RefusedSetting, find_heavier
-
-_PORT = 8000
 
 
 class RaceProgress(NamedTuple):
@@ -72,8 +69,10 @@ def tune(
     if race.ending == "default_failed":
         failure, why = race.out[DEFAULT]
         remedy = "; measure longer (--requests, --duration)" if failure == "not_trusted" else ""
-        raise TargetError(f"the default setting {failure.replace('_', ' ')}: {why}{remedy}")
-    return result_of(contest, race, command_of(contest, race.advised), str(folder))
+        raise TargetError(f"the default setting {FAILURES[failure]}: {why}{remedy}")
+    made = contest.commands(contest.settings[race.advised])
+    command = [] if made is None else made.shell_lines()
+    return result_of(contest, race, command, str(folder))
 
 
 def _narrow(contest: Contest) -> tuple[Contest, Prior]:
@@ -126,14 +125,3 @@ def _carry_out(
     if outcome is None:
         raise TargetError(f"{folder}: a launch left nothing; {' '.join(causes)}")
     return outcome
-
-
-def command_of(contest: Contest, number: int) -> list[str]:
-    """Return what starts a setting, lines for a shell; the setting's flags alone where the model
-    that comes with Loadstone is served."""
-    try:
-        _, launch = contest.launch(contest.settings[number], 0)
-        nodes = ("node0",) if launch.parsed is None else ()
-        return commands_of(launch, nodes, _PORT).shell_lines()
-    except InputError:
-        return []
