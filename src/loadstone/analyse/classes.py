@@ -71,7 +71,9 @@ def classes_of(
             rows[label == number],
             _Whole(load, duration_s, int(measured.sum()), tokens, streams),
             planned_share=float(np.mean(planned == number)),
-            rejected={reason: count for (of, reason), count in rejected.items() if of == number},
+            rejected={
+                reason: count for (owner, reason), count in rejected.items() if owner == number
+            },
             unknown_model=of_unknown[number],
         )
         for number in range(len(plan.classes))

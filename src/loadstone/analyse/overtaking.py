@@ -38,8 +38,8 @@ def find_overtakes(
     for high, low in itertools.permutations(range(len(classes)), 2):
         if not _is_above(classes[high], classes[low]):
             continue
-        asked, waiting = (np.flatnonzero(begun & (label == number)) for number in (high, low))
-        met, overtook = _count(rows[asked], rows[waiting], until_s[waiting], own_s[waiting])
+        favoured, waiting = (np.flatnonzero(begun & (label == number)) for number in (high, low))
+        met, overtook = _count(rows[favoured], rows[waiting], until_s[waiting], own_s[waiting])
         found.setdefault(high, []).append(
             Overtakes(traffic_class=classes[low].name, met=met, overtook=overtook)
         )
@@ -79,19 +79,19 @@ def _steps_before(rows: Array, begun: Array, own_s: Floats) -> Floats:
     return np.asarray(ends_s[np.searchsorted(first_s[apart], rows["first"], side="right") - 1])
 
 
-def _count(asked: Array, waiting: Array, until_s: Floats, own_s: Floats) -> tuple[int, int]:
+def _count(favoured: Array, waiting: Array, until_s: Floats, own_s: Floats) -> tuple[int, int]:
     """Count the requests that met one waiting, as each of these does `until_s`, and those that
     overtook it: of several that waited, the one in their midst."""
     order = np.argsort(waiting["sent"])
     sent_s, first_s = waiting["sent"][order], waiting["first"][order]
     until_s, own_s = until_s[order], own_s[order]
-    step = -(-len(asked) // _MAX_ASKED) or 1
+    step = -(-len(favoured) // _MAX_ASKED) or 1
     met = overtook = 0
-    for at_s, served_s in asked[["sent", "first"]][::step].tolist():
-        there = np.flatnonzero(until_s[: np.searchsorted(sent_s, at_s)] > at_s)
-        if not len(there):
+    for at_s, served_s in favoured[["sent", "first"]][::step].tolist():
+        present = np.flatnonzero(until_s[: np.searchsorted(sent_s, at_s)] > at_s)
+        if not len(present):
             continue
-        midst = there[len(there) // 2]
+        midst = present[len(present) // 2]
         behind_s = float(first_s[midst]) - served_s
         if abs(behind_s) > _TIE * own_s[midst]:
             met += 1
@@ -102,13 +102,15 @@ def _count(asked: Array, waiting: Array, until_s: Floats, own_s: Floats) -> tupl
 def ignored(found: Sequence[Overtakes]) -> list[Overtakes]:
     """Return those of all comparisons of a cell in which fewer than half overtook: by a sign test
     at 1 %, held over all of them by Holm's."""
-    known = [each for each in found if each.met >= _LEAST]
+    counted = [overtakes for overtakes in found if overtakes.met >= _LEAST]
     chances = [
-        NormalDist().cdf((each.overtook + 0.5 - each.met / 2) / (each.met / 4) ** 0.5)
-        for each in known
+        NormalDist().cdf(
+            (overtakes.overtook + 0.5 - overtakes.met / 2) / (overtakes.met / 4) ** 0.5
+        )
+        for overtakes in counted
     ]
-    order = sorted(range(len(known)), key=chances.__getitem__)
+    order = sorted(range(len(counted)), key=chances.__getitem__)
     sure = itertools.takewhile(
-        lambda place: chances[order[place]] <= _ALPHA / (len(known) - place), range(len(known))
+        lambda place: chances[order[place]] <= _ALPHA / (len(counted) - place), range(len(counted))
     )
-    return [known[order[place]] for place in sure]
+    return [counted[order[place]] for place in sure]

@@ -109,18 +109,18 @@ def measured_fleet(samples: pa.Table | None) -> FleetFigures | None:
         if replica >= 0  # below: GPUs
     }
     for name in READY:
-        told = [
+        reported = [
             series for families in servers.values() for series in families.get(name, {}).values()
         ]
-        if told:
-            return _count_replicas(told, name)
+        if reported:
+            return _count_replicas(reported, name)
     present = [_presence(families, last_s) for families in servers.values()]
     return _count_replicas(present, "servers whose /metrics answered") if present else None
 
 
 def _presence(families: Families, last_s: float) -> MetricSeries:
     """Return 1 from each answer of a server on, and 0 where it fell silent."""
-    series = [each.time_s for by_labels in families.values() for each in by_labels.values()]
+    series = [line.time_s for by_labels in families.values() for line in by_labels.values()]
     times_s = np.unique(np.concatenate(series))
     gone_s = times_s[np.diff(times_s, append=np.inf) > _SILENT_S] + _SILENT_S
     gone_s = gone_s[gone_s < last_s]
@@ -131,7 +131,7 @@ def _presence(families: Families, last_s: float) -> MetricSeries:
 
 def _count_replicas(series: list[MetricSeries], source: str) -> FleetFigures | None:
     """Add up series, each 0 before its first value, at each moment of any."""
-    moments_s = np.unique(np.concatenate([each.time_s for each in series]))
+    moments_s = np.unique(np.concatenate([line.time_s for line in series]))
     total = np.zeros(len(moments_s))
     for time_s, value in series:
         place = np.searchsorted(time_s, moments_s, side="right")

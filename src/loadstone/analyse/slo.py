@@ -86,7 +86,7 @@ def bounds_of(
                 value=value,
                 met=value is not None and value <= limit_s and whole,
                 p_met=None if odds is None else float(odds.met.mean() * whole),
-                p_most=None if odds is None or odds.most == 1 else odds.most,
+                p_most=None if odds is None or odds.limit == 1 else odds.limit,
             )
         )
     return bounds
@@ -122,7 +122,7 @@ def joint_probabilities(
     that is within all limits is so of each.
     """
     least: dict[str, Floats] = {}
-    most = 1.0
+    sample_limit = 1.0
     for bound in bounds:
         factors = factors_of(bound.metric)
         if factors is None or bound.p_met is None:
@@ -134,8 +134,8 @@ def joint_probabilities(
         met = odds.tail * (bound.p_met > 0)
         measure = f"{traffic_class}:{base}"
         least[measure] = np.minimum(met, least[measure]) if measure in least else met
-        most = min(most, odds.most)
-    return np.minimum(most, math.prod(least.values())) if least else None
+        sample_limit = min(sample_limit, odds.limit)
+    return np.minimum(sample_limit, math.prod(least.values())) if least else None
 
 
 def _find_values(
@@ -157,14 +157,14 @@ def _limit(limit_s: float) -> str:
 
 class _Odds(NamedTuple):
     """How likely a bound is met: by the value's interval, for each factor of a prediction's error
-    (`tail`), and by the size of the sample at most (`most`)."""
+    (`tail`), and by the size of the sample at most (`limit`)."""
 
     tail: Floats
-    most: float = 1.0
+    limit: float = 1.0
 
     @property
     def met(self) -> Floats:
-        return np.minimum(self.tail, self.most)
+        return np.minimum(self.tail, self.limit)
 
 
 def _judge(
@@ -184,8 +184,8 @@ def _judge(
         met.append(NormalDist().cdf(far / error) if error > 0 else float(far >= 0))
     # A simulated server has no slow state that its sample may have missed.
     is_measured = tuple(factors) == _MEASURED
-    most = _limit_of_sample(values, percentile, limit_s) if is_measured else 1.0
-    return _Odds(np.asarray(met), most)
+    sample_limit = _limit_of_sample(values, percentile, limit_s) if is_measured else 1.0
+    return _Odds(np.asarray(met), sample_limit)
 
 
 def _limit_of_sample(values: Latency, percentile: str, limit_s: float) -> float:
@@ -198,10 +198,10 @@ def _limit_of_sample(values: Latency, percentile: str, limit_s: float) -> float:
     if not percentile or not n:
         return 1.0  # of another tool's figures nobody knows
     q = PERCENTILES[percentile]
-    above = q**n
+    chance = q**n
     if values.max is None or values.max > limit_s:
-        above += n * (1 - q) * q ** (n - 1)
-    return 1.0 - min(1.0, above)
+        chance += n * (1 - q) * q ** (n - 1)
+    return 1.0 - min(1.0, chance)
 
 
 def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:

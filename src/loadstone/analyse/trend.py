@@ -219,8 +219,10 @@ class _Stretch(NamedTuple):
         runs = logs[self.begin : self.end]
         if self.drift_p is None:
             return np.broadcast_to(np.median(runs, axis=0), runs.shape)
-        at = np.arange(len(runs)) - (len(runs) - 1) / 2
-        return np.asarray(runs.mean(axis=0) + np.outer(at, at @ runs / (at @ at)))
+        offsets = np.arange(len(runs)) - (len(runs) - 1) / 2
+        return np.asarray(
+            runs.mean(axis=0) + np.outer(offsets, offsets @ runs / (offsets @ offsets))
+        )
 
 
 def _cost(logs: Floats, stretches: Sequence[_Stretch]) -> float:
@@ -228,7 +230,7 @@ def _cost(logs: Floats, stretches: Sequence[_Stretch]) -> float:
     first, last = stretches[0].begin, stretches[-1].end
     errors = logs[first:last] - np.concatenate([stretch.fit(logs) for stretch in stretches])
     variance = np.maximum((errors**2).mean(axis=0), math.log1p(RESOLUTION) ** 2)
-    parameters = 2 * len(stretches) - 1 + sum(each.drift_p is not None for each in stretches)
+    parameters = 2 * len(stretches) - 1 + sum(stretch.drift_p is not None for stretch in stretches)
     return float(np.sum((last - first) * np.log(variance) + parameters * math.log(last - first)))
 
 
@@ -243,8 +245,8 @@ class _Test(NamedTuple):
         if p.min() > level:
             return [_Stretch(begin, end)]
         earlier = self.search(logs, level, begin, begin + place)
-        first, *later = self.search(logs, level, begin + place, end)
-        stretches = [*earlier, first._replace(step_p=p), *later]
+        first, *rest = self.search(logs, level, begin + place, end)
+        stretches = [*earlier, first._replace(step_p=p), *rest]
         drift = [_Stretch(begin, end, drift_p=p)]
         changed = logs[:, p <= level]
         return drift if _cost(changed, drift) < _cost(changed, stretches) else stretches
@@ -322,8 +324,8 @@ def _describe(
     for change in found:
         steps = change.runs[1] - 1 if change.kind == "drift" else None
         compared = [
-            _compare(name, (float(before), float(after)), float(p), steps)
-            for name, before, after, p in zip(series.metrics, *change.ends, change.p, strict=True)
+            _compare(name, (float(earlier), float(later)), float(p), steps)
+            for name, earlier, later, p in zip(series.metrics, *change.ends, change.p, strict=True)
             if p <= level
         ]
         changed = [metric for metric in compared if metric is not None]

@@ -60,8 +60,8 @@ def catalogue(
     names = list(words or ())
     if not names and compare is None:
         for kind, (_, every, _) in kinds.items():
-            known = [item.name for item in every()]
-            print(f"{len(known)} {kind}: loadstone catalogue {kind}; one: {known[-1]}")
+            offered = [item.name for item in every()]
+            print(f"{len(offered)} {kind}: loadstone catalogue {kind}; one: {offered[-1]}")
         return
     kind = names.pop(0) if names and names[0] in kinds else _kind_of([*names, compare or ""][0])
     find, every, rows_of = kinds[kind]
@@ -135,7 +135,7 @@ def _find(names: Sequence[str], find: Any, every: Any) -> tuple[list[Any], list[
         holding = [
             item
             for item in every()
-            if any(word in known.lower() for known in (item.name, *item.aliases))
+            if any(word in alias.lower() for alias in (item.name, *item.aliases))
         ]
         exact = any(word in (item.name.lower(), *item.aliases) for item in holding)
         if exact or not holding:
@@ -311,8 +311,8 @@ def _listing(
     for item in items:
         values = {fact: _show(value) for fact, _, value in rows_of(item)}
         lines.append((item.name, *(values[fact] for fact in _BRIEF[kind])))
-    of = dict(zip(_BRIEF[kind], heads, strict=True))
-    return ["name", *heads], lines, [of[fact] for fact in _SPARE[kind]]
+    head_of = dict(zip(_BRIEF[kind], heads, strict=True))
+    return ["name", *heads], lines, [head_of[fact] for fact in _SPARE[kind]]
 
 
 def _set_side_by_side(

@@ -50,7 +50,7 @@ def export(
     form: Annotated[
         str, typer.Option("--format", help="vllm, sglang, llm-d, csv, parquet or otlp (spans)")
     ] = "csv",
-    out: Annotated[
+    output: Annotated[
         str | None,
         typer.Option(
             "--output",
@@ -65,13 +65,13 @@ def export(
     request), spans of OpenTelemetry."""
     from loadstone.interop.write import export_run, file_name
 
-    if out is None and (json or form == "parquet"):
-        out = file_name(run, form)
-    url = out if out is not None and out.startswith(("http://", "https://")) else ""
-    body = export_run(run, form, Path(out) if out is not None and not url else None, url)
+    if output is None and (json or form == "parquet"):
+        output = file_name(run, form)
+    url = output if output is not None and output.startswith(("http://", "https://")) else ""
+    body = export_run(run, form, Path(output) if output is not None and not url else None, url)
     if body is not None:
         sys.stdout.buffer.write(body)
     elif json:
-        print_json({"schema": 1, "run": str(run), "format": form, "file": str(out)})
+        print_json({"schema": 1, "run": str(run), "format": form, "file": str(output)})
     else:
-        print(out)
+        print(output)

@@ -48,8 +48,8 @@ def _offer_deployments(incomplete: str) -> list[str]:
     """Offer a shell models, and after the `@` GPUs."""
     from loadstone.catalogue import gpus
 
-    model, at, count = incomplete.partition("@")
-    if not at:
+    model, separator, count = incomplete.partition("@")
+    if not separator:
         return [f"{name}@" for name in _offer_models(incomplete)]
     number = count.partition("x")[0] or "1"
     words = (f"{model}@{number}x{gpu.name}" for gpu in gpus())

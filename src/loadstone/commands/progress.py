@@ -138,9 +138,9 @@ class Display:
         progress = event.progress
         if progress is None:
             return
-        self._last, now = progress, time.monotonic()
+        self._last, now_s = progress, time.monotonic()
         cell = progress - self._before
-        elapsed = max(1e-3, now - self._cell_start)
+        elapsed = max(1e-3, now_s - self._cell_start)
         figures = f"{cell.ended:,}" + (
             f" of {self._planned:,}" if self._planned is not None else ""
         )
@@ -160,8 +160,8 @@ class Display:
             completed = cell.ended if self._duration_s is None else min(elapsed, self._duration_s)
             for task in self._bar.task_ids:
                 self._bar.update(task, completed=completed)
-        elif now - self._line_at >= _LOG_EVERY_S:
-            self._line_at = now
+        elif now_s - self._line_at >= _LOG_EVERY_S:
+            self._line_at = now_s
             self._say(figures)
 
     @property

@@ -30,8 +30,8 @@ def check(group: str, name: str, flag: str) -> None:
     """Raises InputError, which names the `flag`, where nothing is offered under a name."""
     if name in offers(group):
         return
-    known = ", ".join(sorted(offers(group)))
-    remedy = f"choose one of {known}" if known else "install loadstone as a package: pip install ."
+    names = ", ".join(sorted(offers(group)))
+    remedy = f"choose one of {names}" if names else "install loadstone as a package: pip install ."
     raise InputError(f"{flag}: {name!r} is offered by no package here; {remedy}")
 
 

@@ -868,8 +868,8 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     def rate_name(self) -> str:
         """The throughput that it is known by: output tokens, or inputs or documents."""
         pooled = ("inputs_per_s", "documents_per_s")
-        told = (name for name in pooled if getattr(self.metrics, name) is not None)
-        return next(told, "output_tokens_per_s")
+        stated = (name for name in pooled if getattr(self.metrics, name) is not None)
+        return next(stated, "output_tokens_per_s")
 
     @property
     def slo_met(self) -> bool | None:

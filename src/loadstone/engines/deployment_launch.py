@@ -75,10 +75,10 @@ class DeploymentLaunch(msgspec.Struct, frozen=True):
         program = "python3 -m sglang_router.launch_router" if sglang else "vllm-router"
         header, hashed = _SESSION[sglang]
         policy = _POLICIES.get(route, hashed)
-        told = f"; calls of a session bring the same {header}" if route == "hashed" else ""
+        remark = f"; calls of a session bring the same {header}" if route == "hashed" else ""
         urls = " ".join(f"http://replica{number}:{port}" for number in range(replicas))
         return [
-            f"# router before {replicas} replicas{told}",
+            f"# router before {replicas} replicas{remark}",
             f"{program} --policy {policy} --host {_ALL} --port {_PORT} --worker-urls {urls}",
         ]
 

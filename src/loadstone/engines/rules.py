@@ -362,13 +362,13 @@ class EngineRules:
             limit = msgspec.json.decode(text, type=int | _PictureLimits)
         except (msgspec.DecodeError, UnicodeEncodeError):
             limit = -1
-        most = limit if isinstance(limit, int) else limit.most
-        if most is not None and most < 0:
+        maximum = limit if isinstance(limit, int) else limit.most
+        if maximum is not None and maximum < 0:
             raise InputError(
                 f"--limit-mm-per-prompt: {text!r} is no limit; write limit_mm_per_prompt=2, or"
                 ' {"image": 2, "video": 0}'
             )
-        return most
+        return maximum
 
     @property
     def picture_limits(self) -> str | None:

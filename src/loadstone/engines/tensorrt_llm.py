@@ -124,9 +124,9 @@ class TensorrtLlm(EngineRules):
         numbers = adapter_numbers(worker.model, shape_of(worker), 0, slots.targets)
         share = worker.fraction("device_cache_percent") or _DEVICE_CACHE
         room = share * self.budget(self.ranks[0], limits).outside_bytes
-        each = slots.rank * numbers * FORMATS[worker.model.dtype].bytes
-        held = int(room / each)
-        host = int((worker.count("host_cache_size") or _HOST_CACHE_BYTES) / each)
+        adapter_bytes = slots.rank * numbers * FORMATS[worker.model.dtype].bytes
+        held = int(room / adapter_bytes)
+        host = int((worker.count("host_cache_size") or _HOST_CACHE_BYTES) / adapter_bytes)
         return msgspec.structs.replace(
             slots,
             slots=min(held, worker.count("max_loras") or held),

@@ -100,8 +100,8 @@ MAX_NOTES = 3
 
 def first_notes(notes: Sequence[str], limit: int = MAX_NOTES) -> list[str]:
     """Return the first notes, and how many more there are."""
-    more = len(notes) - limit
-    return [*notes[:limit], *([f"{more} more with --explain"] if more > 0 else [])]
+    left_out = len(notes) - limit
+    return [*notes[:limit], *([f"{left_out} more with --explain"] if left_out > 0 else [])]
 
 
 def tabulate(

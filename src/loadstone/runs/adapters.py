@@ -26,9 +26,9 @@ def find_adapters(server: Server, plan: Plan, field: str) -> dict[str, int]:
     }
     missing = next((name for name in plan.adapter_names if name not in loaded), None)
     if missing is not None:
-        known = ", ".join(loaded) or "none"
+        names = ", ".join(loaded) or "none"
         raise InputError(
-            f"adapter {missing}: the server has loaded no file of this name, and has {known};"
+            f"adapter {missing}: the server has loaded no file of this name, and has {names};"
             f" start it with --lora {missing}.gguf"
         )
     return loaded

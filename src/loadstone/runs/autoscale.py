@@ -162,9 +162,9 @@ class Judge:
         good: Bools = ~np.isnan(served.rows["end"])
         for name, of_class in self._members(served).items():
             bounds = [
-                Bound(each.rpartition(":")[2], limit_s)
-                for each, limit_s in self.slo.items()
-                if split_bound(each).traffic_class == name
+                Bound(metric.rpartition(":")[2], limit_s)
+                for metric, limit_s in self.slo.items()
+                if split_bound(metric).traffic_class == name
             ]
             met = meets_bounds(served.rows, self.plan.cells[0], request_bounds(bounds))
             good &= met | ~of_class
@@ -242,14 +242,16 @@ class References:
     gpus: int
     span_s: float
     start_up_s: float
-    _known: dict[tuple[int, int], ServedRequests] = field(default_factory=dict)
+    _served: dict[tuple[int, int], ServedRequests] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         times_s = _begins_s(self.plan)
         last_s = float(times_s[-1]) if len(times_s) else 0.0
         self.window_s = max(_LEAST_WINDOW_S, last_s / _WINDOWS)
         window = (times_s / self.window_s).astype(np.int64)
-        self._windows = [np.flatnonzero(window == each) for each in range(int(window.max()) + 1)]
+        self._windows = [
+            np.flatnonzero(window == number) for number in range(int(window.max()) + 1)
+        ]
         every = max(1, math.ceil(len(self.plan) / _MOST_REQUESTS))
         self._taken = [n for n, rows in enumerate(self._windows) if len(rows)][every // 2 :: every]
         self._whole = every == 1
@@ -265,8 +267,8 @@ class References:
     def fewest(self, guess: int) -> FleetPoint | None:
         """Find the fewest replicas that hold the bounds, near a guess; None where not even one for
         each request would."""
-        most = min(_MOST_REPLICAS, len(self.plan))
-        found = _fewest(lambda n: bool(self.judge.met(self._serve(n))), guess, most)
+        limit = min(_MOST_REPLICAS, len(self.plan))
+        found = _fewest(lambda n: bool(self.judge.met(self._serve(n))), guess, limit)
         return None if found is None else self.static(found)
 
     def oracle(self) -> FleetPoint | None:
@@ -275,8 +277,8 @@ class References:
         needed: dict[int, int] = {}
         guess = 1
         for number in self._taken:
-            most = min(_MOST_REPLICAS, len(self._windows[number]))
-            found = _fewest(lambda n, at=number: self._holds(at, n), guess, most)  # type: ignore[misc]
+            limit = min(_MOST_REPLICAS, len(self._windows[number]))
+            found = _fewest(lambda n, at=number: self._holds(at, n), guess, limit)  # type: ignore[misc]
             if found is None:
                 return None
             needed[number] = guess = found
@@ -304,8 +306,8 @@ class References:
         much work."""
         tokens = 0.2 * self.plan.input_tokens + self.plan.output_tokens
         work = [float(tokens[rows].sum()) for rows in self._windows]
-        known = sorted((work[number], count) for number, count in needed.items())
-        levels, counts = np.array(known).T
+        measured = sorted((work[number], count) for number, count in needed.items())
+        levels, counts = np.array(measured).T
         counts = np.maximum.accumulate(counts)
         return [
             needed.get(number, math.ceil(float(np.interp(work[number], levels, counts)) - 1e-9))
@@ -316,9 +318,9 @@ class References:
 
     def _paid_s(self, counts: Sequence[int]) -> float:
         """Sum the seconds of the replicas, each from `start_up_s` before its window."""
-        at_s = np.arange(0.0, self.span_s, min(5.0, self.window_s / 4))
+        moments_s = np.arange(0.0, self.span_s, min(5.0, self.window_s / 4))
         forecast = _Forecast(counts, self.window_s, self.start_up_s)
-        paid = [forecast.decide(each, 0, 0, FleetSignals({})) for each in at_s.tolist()]
+        paid = [forecast.decide(at_s, 0, 0, FleetSignals({})) for at_s in moments_s.tolist()]
         return float(np.mean(paid)) * self.span_s
 
     def _holds(self, window: int, replicas: int) -> bool:
@@ -332,22 +334,22 @@ class References:
     def _window(self, window: int, replicas: int) -> ServedRequests:
         """Simulate a window alone, from rest, or the whole."""
         key = window, replicas
-        if key not in self._known:
+        if key not in self._served:
             if window not in self._parts:
                 rows, start_s = self._windows[window], window * self.window_s
                 rate = len(rows) / self.window_s
                 self._parts[window] = take_requests(self.plan, rows, start_s, rate)
             plan, count = self._parts[window], self.fleet.replicas * replicas
-            many = replace(self.fleet, replicas=count, workers=replicas)
-            self._known[key] = requests_of(run_cell(plan, 0, many), plan)
-        return self._known[key]
+            fleet = replace(self.fleet, replicas=count, workers=replicas)
+            self._served[key] = requests_of(run_cell(plan, 0, fleet), plan)
+        return self._served[key]
 
 
 def _begins_s(plan: Plan) -> Floats:
     """Return when each request is meant to begin; of later turns of a session, when that is."""
     times_s = plan.intended_s
-    known = np.where(np.isnan(times_s), 0, np.arange(len(times_s)))
-    return np.asarray(times_s[np.maximum.accumulate(known)])
+    stated = np.where(np.isnan(times_s), 0, np.arange(len(times_s)))
+    return np.asarray(times_s[np.maximum.accumulate(stated)])
 
 
 def _join(served: Sequence[ServedRequests]) -> ServedRequests:
@@ -428,9 +430,11 @@ class Scaling:
             policy=scaler.policy,
             gpu_hours=point.gpu_hours,
             attainment=point.attainment,
-            replicas=drop_repeats([(each.at_s - start_s, each.ready) for each in log.changes]),
-            wanted=drop_repeats([(each.at_s - start_s, each.wanted) for each in log.changes]),
-            paid=drop_repeats([(each.at_s - start_s, each.paid) for each in log.changes]),
+            replicas=drop_repeats(
+                [(change.at_s - start_s, change.ready) for change in log.changes]
+            ),
+            wanted=drop_repeats([(change.at_s - start_s, change.wanted) for change in log.changes]),
+            paid=drop_repeats([(change.at_s - start_s, change.paid) for change in log.changes]),
             metric=scaler.metrics[0].metric if scaler.metrics else "in_flight",
             readings=[(at_s - start_s, value) for at_s, value in log.readings[::every]],
             attained=self._attained(run, references.window_s),

@@ -303,11 +303,11 @@ def check(plan: Plan, longest: int, what: str) -> Ints64:
     InputError.
     """
     if plan.inputs is not None:
-        most = plan.inputs.longest()
-        if most > longest:
+        longest_text = plan.inputs.longest()
+        if longest_text > longest:
             raise InputError(
-                f"texts of {most} tokens (--input, --document): beyond {what} of {longest} tokens,"
-                " which are read at once; ask for less"
+                f"texts of {longest_text} tokens (--input, --document): beyond {what} of {longest}"
+                " tokens, which are read at once; ask for less"
             )
         rows = range(len(plan))
         return np.array([n for row in rows for n in plan.inputs.sequences(row)], np.int64)

@@ -293,13 +293,13 @@ class _Engine:
         self._policy, self._model, self._replicas = fleet.policy, fleet.model, fleet.replicas
         self._longest = longest_request(deployment, fleet.policy)
 
-    def cell(self, asked: _Asked) -> _Served:
+    def cell(self, request: _Asked) -> _Served:
         """Serve a cell. Raises InputError where a request is longer than the engine takes."""
-        check(asked.plan, *self._longest)
-        if asked.planner.chooses_length:
-            served = self._cell(asked)
-            asked = _asked(asked.planner, [served.e2e_s] * len(asked.plan.cells))
-        return self._cell(asked)
+        check(request.plan, *self._longest)
+        if request.planner.chooses_length:
+            served = self._cell(request)
+            request = _asked(request.planner, [served.e2e_s] * len(request.plan.cells))
+        return self._cell(request)
 
     def _cell(self, asked: _Asked) -> _Served:
         """Serve all loads of a plan: a load that is left out is several."""

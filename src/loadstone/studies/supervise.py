@@ -271,16 +271,17 @@ class _Supervisor(NamedTuple):
         """Measure one cell; returns why it is not done, or nothing. Raises what ends the whole
         launch."""
         folder, journal, on_event = self.folder, self.journal, self.on_event
-        out = folder / CELLS / cell.id
-        _set_aside(folder, out)
+        run_dir = folder / CELLS / cell.id
+        _set_aside(folder, run_dir)
         journal.write("cell", launch=launch.id, cell=cell.id)
         on_event(StudyEvent("cell", launch, cell, f"{cell.workload}, {cell.load}"))
         try:
-            summary = self.measure(launch, cell, engine, out)
+            summary = self.measure(launch, cell, engine, run_dir)
             try:
                 engine.check()
             except LoadstoneError:
-                _set_aside(folder, out)  # an engine that died in the middle was not measured whole
+                # An engine that died in the middle was not measured whole.
+                _set_aside(folder, run_dir)
                 raise
         except (Interrupted, DiskFullError):
             raise

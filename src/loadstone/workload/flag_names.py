@@ -13,7 +13,7 @@ from loadstone.core.errors import InputError
 def other_flags() -> dict[str, str]:
     """Read what each flag of another tool, with its --, is here."""
     table = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
-    return {f"--{name}": here for name, here in table.items()}
+    return {f"--{name}": flag for name, flag in table.items()}
 
 
 def flag_here(flag: str, command: str | None) -> str | None:

@@ -160,9 +160,9 @@ def _describe_adapters(
         raise InputError(f"{place}: no class asks for {sorted(unused)[0]!r}")
     found = []
     for of_class in classes:
-        known = described.get(of_class.traffic.adapter or "", _Adapter())
+        adapter = described.get(of_class.traffic.adapter or "", _Adapter())
         traffic = msgspec.structs.replace(
-            of_class.traffic, adapter_rank=known.rank, adapter_path=known.path
+            of_class.traffic, adapter_rank=adapter.rank, adapter_path=adapter.path
         )
         found.append(msgspec.structs.replace(of_class, traffic=traffic))
     return found
@@ -366,16 +366,16 @@ class Mix(Workload):
         parts = []
         for part in self.parts:
             least = 1 if part.output is None else part.output.smallest
-            own = limits._replace(
+            class_limits = limits._replace(
                 skip_bad=part.skip_bad or limits.skip_bad, shortest_answer=least, requests=None
             )
-            parts.append(part._replace(workload=part.workload.fit(own)))
+            parts.append(part._replace(workload=part.workload.fit(class_limits)))
         return Mix(parts)
 
     def check(self, plan: Plan, limits: ServerLimits, name: str) -> None:
         for number, part in enumerate(self.parts):
-            own = plan.take(np.flatnonzero(plan.traffic_class == number))
-            part.workload.check(own, limits, f"class {part.request.name}")
+            class_plan = plan.take(np.flatnonzero(plan.traffic_class == number))
+            part.workload.check(class_plan, limits, f"class {part.request.name}")
 
     def length(self, load: Load) -> int | None:
         return len(self._own_times()[0]) if load.process == "trace" else None
@@ -388,8 +388,8 @@ class Mix(Workload):
     def _own_times(self) -> tuple[Floats, Ints64]:
         """Return the times of all classes' traces in their order, and of which class each is."""
         traces = [part.workload for part in self.parts if isinstance(part.workload, Trace)]
-        times_s = np.concatenate([each.time_s for each in traces])
-        owners = np.repeat(np.arange(len(traces)), [each.count for each in traces])
+        times_s = np.concatenate([trace.time_s for trace in traces])
+        owners = np.repeat(np.arange(len(traces)), [trace.count for trace in traces])
         order = np.argsort(times_s, kind="stable")
         return times_s[order], owners[order]
 
@@ -548,8 +548,8 @@ class Mix(Workload):
             shares = np.arange(1, len(of_class.adapter_names) + 1) ** -of_class.popularity
             luck = np.random.default_rng([seed, place, _ADAPTERS]).random(session.max() + 1)
             picks = np.searchsorted(np.cumsum(shares / shares.sum()), luck, "right")
-            own = np.array([numbers[name] for name in of_class.adapter_names], np.int32)
-            drawn[chosen] = own[picks.clip(0, len(own) - 1)][session]
+            class_numbers = np.array([numbers[name] for name in of_class.adapter_names], np.int32)
+            drawn[chosen] = class_numbers[picks.clip(0, len(class_numbers) - 1)][session]
         return drawn
 
 

@@ -106,10 +106,12 @@ class Planner:
     def contents(self) -> list[Any]:
         """Tell what files say that the options name, as far as it decides what is sent; empty where
         they name none."""
-        asked = self.options.workload
+        workload = self.options.workload
         if self._plan is not None:
             return [self._plan.plan_id]
-        named = asked.mix or asked.dataset or asked.text or asked.trace or asked.agents
+        named = (
+            workload.mix or workload.dataset or workload.text or workload.trace or workload.agents
+        )
         if not (named or self._requests or self._checks):
             return []
         digest = None if self._checks is None else self._checks.sha256
@@ -399,7 +401,8 @@ def _read_parts(asked: WorkloadOptions, requests: Sequence[ClassRequest]) -> lis
                 " or each class a trace"
             )
         return [_read_part(request, None) for request in requests]
-    unnamed = [name for name in whole.class_names if name not in {each.name for each in requests}]
+    given = {request.name for request in requests}
+    unnamed = [name for name in whole.class_names if name not in given]
     named = [read_class({"name": name}, f"{asked.trace}: class {name!r}") for name in unnamed]
     if len(requests) + len(named) > MAX_CLASSES:
         raise InputError(

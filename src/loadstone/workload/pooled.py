@@ -57,9 +57,9 @@ class Pooled(Workload, msgspec.Struct, frozen=True, tag_field="kind", tag="poole
         counts = self.count.draw(draw.generator(GROUPS), total)
         texts = np.empty(total, object)
         queries, lengths = draw.generator(LENGTHS).spawn(2)
-        asked = self.document or self.input
+        sampler = self.document or self.input
         ends = np.cumsum(counts)[:-1]
-        for place, drawn in enumerate(np.split(asked.draw(lengths, int(counts.sum())), ends)):
+        for place, drawn in enumerate(np.split(sampler.draw(lengths, int(counts.sum())), ends)):
             texts[place] = drawn
         query = self.input.draw(queries, total)
         columns: Rows = {
@@ -77,7 +77,7 @@ class Pooled(Workload, msgspec.Struct, frozen=True, tag_field="kind", tag="poole
         for place, (tokens, of_row, count) in enumerate(pairs):
             first = [] if self.document is None else [tokens]
             rows["texts"][place] = np.concatenate([first, of_row[:count]]).astype(np.int32)
-        rows["input_tokens"] = np.array([own.sum() for own in rows["texts"]], np.int32)
+        rows["input_tokens"] = np.array([tokens.sum() for tokens in rows["texts"]], np.int32)
         return rows
 
     def finish(self, rows: Rows, draw: Draw) -> dict[str, Any]:
@@ -92,9 +92,9 @@ class Pooled(Workload, msgspec.Struct, frozen=True, tag_field="kind", tag="poole
 def read_pooled(options: RunOptions) -> Pooled | None:
     """Describe the texts that the options ask for; None where text is to be written. Raises
     InputError for options that are about the other."""
-    task, asked = pooling_task(options), options.workload
+    task, workload = pooling_task(options), options.workload
     if task is None:
-        named = [flag for flag in ("inputs", "documents", "document") if getattr(asked, flag)]
+        named = [flag for flag in ("inputs", "documents", "document") if getattr(workload, flag)]
         if named:
             tasks = "embeddings" if named[0] == "inputs" else "rerank or score"
             raise InputError(f"--{named[0]}: goes with --endpoint {tasks}; give that too")
@@ -103,9 +103,9 @@ def read_pooled(options: RunOptions) -> Pooled | None:
     defaults = _EMBEDDINGS if task == "embeddings" else _DOCUMENTS
     return Pooled(
         task,
-        _length(asked, "input", defaults.input),
-        _length(asked, defaults.flag, defaults.texts),
-        _length(asked, "document", defaults.document) if defaults.document else None,
+        _length(workload, "input", defaults.input),
+        _length(workload, defaults.flag, defaults.texts),
+        _length(workload, "document", defaults.document) if defaults.document else None,
     )
 
 
@@ -116,9 +116,9 @@ def _length(asked: WorkloadOptions, flag: str, default: str) -> Length:
 
 def _check_options(options: RunOptions, task: PoolingTask) -> None:
     """Raise InputError for what such requests do not have."""
-    own = ("inputs",) if task == "embeddings" else ("documents", "document")
+    task_flags = ("inputs",) if task == "embeddings" else ("documents", "document")
     for flag in changed_flags(options.workload):
-        if flag not in (*_OF_THESE, *own):
+        if flag not in (*_OF_THESE, *task_flags):
             raise InputError(f"--endpoint {task} and --{flag}: do not go together; leave one out")
     given = values_of(options)
     for name in ("temperature", "top_p", "sampling_seed", "stop"):

@@ -225,9 +225,9 @@ def read(named: str) -> Source:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
-            own = hashlib.file_digest(stream, "sha256")
-        digest.update(f"{file.relative_to(path)}\0{own.hexdigest()}\n".encode())
-    sha256 = own.hexdigest() if files == [path] else digest.hexdigest()
+            file_digest = hashlib.file_digest(stream, "sha256")
+        digest.update(f"{file.relative_to(path)}\0{file_digest.hexdigest()}\n".encode())
+    sha256 = file_digest.hexdigest() if files == [path] else digest.hexdigest()
     size = sum(file.stat().st_size for file in files)
     source = Source(path, column, tuple(files), size, sha256, revision, left_out)
     if not any(filter(None, source.documents(np.random.default_rng(0)))):

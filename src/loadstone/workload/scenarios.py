@@ -22,8 +22,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     fact: str
     equals: str | bool | None = None
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     multiple: int | None = None
     model: str = ""
 
@@ -33,8 +33,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return bool(value == self.equals)
         if self.multiple is not None:
             return bool(value > 0 and value % self.multiple == 0)
-        within = self.least is None or value >= self.least
-        return bool(within and (self.most is None or value <= self.most))
+        within = self.minimum is None or value >= self.minimum
+        return bool(within and (self.maximum is None or value <= self.maximum))
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -203,7 +203,8 @@ def _classes_alone(sides: Sides) -> list[list[str] | UnsetType]:
         for side in sides
     )
     return [
-        [name for name in own if name not in others] or UNSET for own, others in ((a, b), (b, a))
+        [name for name in names if name not in rivals] or UNSET
+        for names, rivals in ((a, b), (b, a))
     ]
 
 

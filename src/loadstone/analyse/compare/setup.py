@@ -138,11 +138,11 @@ def _sent(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference
     these, else the names."""
     if any(run.info.source != "measured" for run in (*a, *b)):
         return []
-    known = all(run.info.settings.sent is not None for run in (*a, *b))
+    have_digests = all(run.info.settings.sent is not None for run in (*a, *b))
 
     def given(settings: RunSettings) -> dict[str, str]:
         names = [*(settings.extra_body_fields or ()), *(settings.headers or ())]
-        digests = settings.sent or {} if known else {}
+        digests = settings.sent or {} if have_digests else {}
         return {name: f"digest {digests[name]}" if name in digests else "given" for name in names}
 
     sides = [_distinct([given(run.info.settings) for run in runs]) for runs in (a, b)]

@@ -233,8 +233,8 @@ def requests_of(place: RunCell, *, intended: bool, with_tokens: bool) -> Request
     if place.traffic_class:
         # By their place among those of the class, which another class does not change.
         first = len(place.run.plan.rows(number))
-        own = planned_indices(place.run.plan, place, number)
-        index = np.where(index < first, np.searchsorted(own, index), index)
+        of_class = planned_indices(place.run.plan, place, number)
+        index = np.where(index < first, np.searchsorted(of_class, index), index)
     failed = _failed(place, number)
     return RequestTimes(
         index=index, curve=curve, window_s=window_s, span_s=span_s, failed=failed, **columns
@@ -325,12 +325,12 @@ def shared_requests(a: RunCell, b: RunCell) -> int | None:
     ]
     # How the warm-up was drawn depends on how long the run is; it is not compared.
     warm, warm_b = (
-        int((plan.phase[own] == 0).sum()) for plan, own in zip(plans, rows, strict=True)
+        int((plan.phase[planned] == 0).sum()) for plan, planned in zip(plans, rows, strict=True)
     )
     if warm != warm_b:
         return 0
     count = min(map(len, rows)) - warm
-    firsts = [own[warm : warm + count] for own in rows]
+    firsts = [planned[warm : warm + count] for planned in rows]
     same = np.ones(count, bool)
     for name in _LENGTHS:
         on_a, on_b = (getattr(plan, name)[first] for plan, first in zip(plans, firsts, strict=True))

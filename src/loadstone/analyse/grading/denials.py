@@ -84,8 +84,8 @@ _AROUND = (
 )
 """Words before and behind a value that deny it together: what others say, or was once."""
 _DENIED_AROUND = tuple(
-    (re.compile(before + _GAP, re.IGNORECASE), re.compile(_CLOSED + behind, re.IGNORECASE))
-    for before, behind in _AROUND
+    (re.compile(opening + _GAP, re.IGNORECASE), re.compile(_CLOSED + closing, re.IGNORECASE))
+    for opening, closing in _AROUND
 )
 
 
@@ -97,8 +97,8 @@ def denial_before(text: str, begin: int) -> re.Match[str] | None:
 def is_refuted(text: str, begin: int, end: int) -> bool:
     """Tell whether it is said behind a value, or on both sides of it, that it is not the answer."""
     return _REFUTED.match(text, end) is not None or any(
-        behind.match(text, end) and front.search(text, max(0, begin - _NEAR), begin)
-        for front, behind in _DENIED_AROUND
+        closing.match(text, end) and front.search(text, max(0, begin - _NEAR), begin)
+        for front, closing in _DENIED_AROUND
     )
 
 

@@ -194,8 +194,8 @@ def other_model(cell: JudgedCell) -> Findings:
     """
     target, counts = cell.target, Counter(cell.info.models)
     for of_class in cell.plan.classes:
-        for asked in (of_class.model, *of_class.adapter_names):
-            for name in [name for name in counts if asked and name.endswith(asked)]:
+        for requested in (of_class.model, *of_class.adapter_names):
+            for name in [name for name in counts if requested and name.endswith(requested)]:
                 del counts[name]
     if target is None or not counts:
         return
@@ -362,8 +362,8 @@ def _openings_uncounted(cell: JudgedCell) -> Findings:
     answers = int(uncounted.sum())
     if cell.choices != 1 or answers < thresholds.UNCOUNTED_SHARE * len(done) or answers < 3:
         return
-    others = waited[~uncounted]
-    if waited[uncounted].mean() >= 0.9 and (not len(others) or others.mean() <= 0.5):
+    counted = waited[~uncounted]
+    if waited[uncounted].mean() >= 0.9 and (not len(counted) or counted.mean() <= 0.5):
         yield finding("first_events_alike.uncounted", alike=answers, answers=len(done))
 
 

@@ -29,16 +29,16 @@ def class_findings(parts: Sequence[ClassPart], plan: Plan, info: CellInfo, cell:
             yield finding(
                 "class_shares_drifted", traffic_class=part.name, share=share, planned=planned
             )
-    behind = ignored([each for part in parts for each in part.overtakes])
+    behind = ignored([overtakes for part in parts for overtakes in part.overtakes])
     for part in parts:
-        for each in part.overtakes:
-            if any(each is one for one in behind):
+        for overtakes in part.overtakes:
+            if overtakes in behind:
                 yield finding(
                     "priority_ignored",
                     traffic_class=part.name,
-                    lower=each.traffic_class,
-                    met=each.met,
-                    overtook=each.overtook,
+                    lower=overtakes.traffic_class,
+                    met=overtakes.met,
+                    overtook=overtakes.overtook,
                 )
 
 
@@ -46,12 +46,12 @@ def _adapter_findings(
     parts: Sequence[ClassPart], plan: Plan, info: CellInfo, cell: int
 ) -> Findings:
     for part, kind in zip(parts, plan.classes, strict=True):
-        asked = kind.adapter or kind.model
-        if part.unknown_model and asked is not None:
+        model = kind.adapter or kind.model
+        if part.unknown_model and model is not None:
             yield finding(
                 "adapter_missing.refused",
                 traffic_class=part.name,
-                asked=asked,
+                asked=model,
                 refused=part.unknown_model,
                 sent=part.requests.sent,
             )
@@ -59,7 +59,7 @@ def _adapter_findings(
             yield finding(
                 "adapter_missing",
                 traffic_class=part.name,
-                asked=asked,
+                asked=model,
                 answers=info.misnamed[part.name],
             )
     if plan.adapter is None or info.adapter_slots is None:

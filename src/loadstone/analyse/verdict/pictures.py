@@ -39,9 +39,9 @@ def pictures(cell: JudgedCell) -> Findings:
     if np.nanmedian(seen) <= 0:
         yield finding("images_dropped", requests=int((seen <= 0).sum()), sent=len(done))
         return
-    each = seen / table.count[rows]
-    yield from _differ(table, rows, each, np.isnan(done.visual_tokens))
-    yield from _rescaled(table, table.shape[rows], each)
+    tokens = seen / table.count[rows]
+    yield from _differ(table, rows, tokens, np.isnan(done.visual_tokens))
+    yield from _rescaled(table, table.shape[rows], tokens)
     cached = np.nan_to_num(done.cached_tokens) / np.maximum(1.0, done.input_tokens)
     reused = (table.group[rows] < 0) & (cached > thresholds.PICTURE_CACHED_SHARE)
     if reused.any():
@@ -56,15 +56,15 @@ def _median(values: Floats) -> float:
 
 def _refused(cell: JudgedCell, with_any: Bools) -> Findings:
     """Find requests that were refused for their pictures."""
-    told = [
+    refusals = [
         str(error)
         for error, status, shown in zip(
             cell.measured.error, cell.measured.http_status, with_any, strict=True
         )
         if shown and status == 400 and "image" in str(error).lower()
     ]
-    if told:
-        yield finding("images_refused", requests=len(told), said=told[0])
+    if refusals:
+        yield finding("images_refused", requests=len(refusals), said=refusals[0])
 
 
 def _differ(table: Pictures, rows: Ints64, each: Floats, by_difference: Bools) -> Findings:
@@ -101,12 +101,12 @@ def _differ(table: Pictures, rows: Ints64, each: Floats, by_difference: Bools) -
         )
 
 
-def _rescaled(table: Pictures, numbers: Array, each: Floats) -> Findings:
+def _rescaled(table: Pictures, numbers: Array, tokens: Floats) -> Findings:
     """Find that large pictures become no more tokens than small ones, where the model's own rule
     makes more of them."""
-    known = sorted(np.unique(numbers[np.isfinite(each)]), key=lambda n: table.shapes[n].pixels)
-    first, last = table.shapes[known[0]], table.shapes[known[-1]]
-    counts = [float(np.nanmedian(each[numbers == number])) for number in known]
+    counted = sorted(np.unique(numbers[np.isfinite(tokens)]), key=lambda n: table.shapes[n].pixels)
+    first, last = table.shapes[counted[0]], table.shapes[counted[-1]]
+    counts = [float(np.nanmedian(tokens[numbers == number])) for number in counted]
     area = last.pixels / first.pixels
     by_rule = (last.full or math.inf) / (first.full or 1)
     flat = counts[-1] < thresholds.FLAT_TOKENS * counts[0]

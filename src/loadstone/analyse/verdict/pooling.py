@@ -43,10 +43,10 @@ def vectors(cell: JudgedCell) -> Findings:
     facts, target = cell.info.vectors, cell.target
     if facts is None:
         return
-    asked = target.dimensions if target is not None else None
+    requested = target.dimensions if target is not None else None
     lengths = {int(length): count for length, count in facts.lengths.items()}
-    if asked is not None and lengths and lengths.keys() != {asked}:
-        yield finding("dimensions_ignored", asked=asked, came=sorted(lengths)[0])
+    if requested is not None and lengths and lengths.keys() != {requested}:
+        yield finding("dimensions_ignored", asked=requested, came=sorted(lengths)[0])
     elif len(lengths) > 1:
         yield finding(
             "vectors_odd.lengths", lengths=[*map(str, sorted(lengths))], answers=facts.answers

@@ -201,9 +201,9 @@ def read_config(
         layers = list(map(_both_ways, layers))
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
-    known = tables().find(kind) is not None
+    is_listed = tables().find(kind) is not None
     headless = family.encoder or lacks_head(config)
-    tied = headless or tied_embeddings(fields, whole, family, known)
+    tied = headless or tied_embeddings(fields, whole, family, is_listed)
     runs = _join_runs(layers, rules, 0)
     drafts = draft_layers(fields, family, hidden, layers[-1])
     vision, shape, remarks = read_towers(whole, hidden)

@@ -389,8 +389,8 @@ class StepLoad:
             kept = name if name in result.openings or len(result.openings) < _NAMES else "others"
             result.openings[kept] = result.openings.get(kept, 0) + 1
         model = [stream.answer.model] if stream.answer.model is not None else []
-        asked = self._asked.get((stream.request.traffic_class, stream.request.adapter))
-        if asked is not None and model and model != [asked]:
+        model_asked = self._asked.get((stream.request.traffic_class, stream.request.adapter))
+        if model_asked is not None and model and model != [model_asked]:
             name = self._classes[stream.request.traffic_class].name
             result.misnamed[name] = result.misnamed.get(name, 0) + 1
         for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):

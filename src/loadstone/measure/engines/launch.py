@@ -116,18 +116,18 @@ class StartedRanks:
                     self.start_up_s = round(time.monotonic() - self._begun, 3)
                     return
                 look()
-                now = time.monotonic()
+                now_s = time.monotonic()
                 written = sum(_size(rank.log_path) for rank in self.ranks)
                 if written != size:
-                    size, changed = written, now
-                is_silent = now - changed > silent_s
-                if is_silent or now - begun > timeout_s:
-                    over = f"not ready after {now - begun:.0f} s"
+                    size, changed = written, now_s
+                is_silent = now_s - changed > silent_s
+                if is_silent or now_s - begun > timeout_s:
+                    over = f"not ready after {now_s - begun:.0f} s"
                     if is_silent:
-                        over += f", the last {now - changed:.0f} s without a word"
+                        over += f", the last {now_s - changed:.0f} s without a word"
                     engine, log = self.launch.engine, self.ranks[0].log_path
                     raise LaunchError(f"{engine}: {over}", cause_in(log, engine, None), log)
-                time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
+                time.sleep(min(_POLL_S, _FIRST_POLL_S + (now_s - begun) / 10))
 
     def wait(self) -> None:
         """Return never: raises LaunchError once a rank ends, or what a signal raises."""

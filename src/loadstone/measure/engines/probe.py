@@ -292,8 +292,8 @@ def counts_pairs(server: Server, spec: RequestSpec, words: Sequence[str]) -> boo
     for documents in (1, 2):
         texts = [query, *[words[0]] * documents]
         counts.append(server.send_once(spec, texts).answer.input_tokens)
-    one, two = counts
-    return None if one is None or two is None else two - one > _QUERY_WORDS // 2
+    single, double = counts
+    return None if single is None or double is None else double - single > _QUERY_WORDS // 2
 
 
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:

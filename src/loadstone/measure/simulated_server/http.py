@@ -386,9 +386,9 @@ class ServerConnection(asyncio.Protocol):
             except InputError as error:
                 raise RefusalError(400, str(error)) from None
         if body.keeps():
-            said = [*content, *answered(stream.output_tokens), END]
+            conversation = [*content, *answered(stream.output_tokens), END]
             answers = self._server.answers
-            answers[name.decode("latin-1")] = said
+            answers[name.decode("latin-1")] = conversation
             if len(answers) > _STORED:
                 del answers[next(iter(answers))]
         self._stream = stream

@@ -144,11 +144,11 @@ class ResponsesAnswer(PartedAnswer[ResponsesBody]):
     def _item(self, end: int) -> dict[str, Any]:
         """Return the item that is open, with what was said of it up to the token `end`."""
         text = self._words(self._begun, end).decode()
-        said: dict[str, Any] = {"arguments": text}
+        written: dict[str, Any] = {"arguments": text}
         if self._part in _PARTS:
-            said = {"content": [{"type": _PARTS[self._part], "text": text}]}
+            written = {"content": [{"type": _PARTS[self._part], "text": text}]}
         item = _ITEMS[self._part] | {"id": f"item_{self._place}", "status": "in_progress"}
-        return item | said | {"status": "completed"} if end > self._begun else item
+        return item | written | {"status": "completed"} if end > self._begun else item
 
     def _open(self) -> bytes:
         item = self._item(self._begun)

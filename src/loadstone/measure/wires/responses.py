@@ -104,14 +104,14 @@ class ResponsesReply(TypedAnswer):
     kind = _Event
 
     def spell(self, event: _Event) -> Delta | None:
-        kind, said = event.type, event.delta
-        if not said:
+        kind, text = event.type, event.delta
+        if not text:
             return None
         if kind in _ANSWERS:
-            return Delta(content=said)
+            return Delta(content=text)
         if kind in _THINKING:
-            return Delta(reasoning_content=said)
-        return self.call(event.output_index, arguments=said) if kind in _CALLS else None
+            return Delta(reasoning_content=text)
+        return self.call(event.output_index, arguments=text) if kind in _CALLS else None
 
     def translate(self, event: _Event) -> Chunk:
         response = event if event.response is None else event.response
@@ -131,9 +131,9 @@ class ResponsesReply(TypedAnswer):
         return chunk
 
     def find_other(self, document: dict[str, Any]) -> object:
-        kind, said = str(document.get("type")), document.get("delta")
+        kind, delta = str(document.get("type")), document.get("delta")
         is_known = kind in (*_ANSWERS, *_THINKING, *_CALLS)
-        return None if is_known or not kind.endswith("delta") else {kind: said}
+        return None if is_known or not kind.endswith("delta") else {kind: delta}
 
     def _end(self, response: _Response) -> None:
         self.done = True
@@ -160,20 +160,20 @@ def _count(usage: _Usage | None) -> Usage | None:
 
 def _join(items: list[_Item]) -> Delta | None:
     """Say the output of an answer in one piece as one delta."""
-    said = {"message": "", "reasoning": ""}
+    texts = {"message": "", "reasoning": ""}
     calls: list[dict[str, Any]] = []
     for place, item in enumerate(items):
         if item.name:
             arguments = item.arguments or item.input or ""
             function = {"name": item.name, "arguments": arguments}
             calls.append({"index": place, "function": function})
-        elif item.type in said:
+        elif item.type in texts:
             parts = item.content or item.summary or []
-            said[item.type] += "".join(part.text or part.refusal or "" for part in parts)
-    if not (calls or any(said.values())):
+            texts[item.type] += "".join(part.text or part.refusal or "" for part in parts)
+    if not (calls or any(texts.values())):
         return None
     return Delta(
-        content=said["message"], reasoning_content=said["reasoning"], tool_calls=raw(calls)
+        content=texts["message"], reasoning_content=texts["reasoning"], tool_calls=raw(calls)
     )
 
 
@@ -204,8 +204,8 @@ def spell_prompt(prompt: bytes, previous: str | None = None) -> bytes:
         instructions.append(text_of(messages.pop(0).get("content")))
     if previous is not None:
         fields["previous_response_id"] = previous
-        said = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
-        del messages[: max(said, default=-1) + 1]
+        answers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+        del messages[: max(answers, default=-1) + 1]
     items = [item for message in messages for item in _spell_message(message)]
     if instructions:
         fields["instructions"] = "\n\n".join(instructions)

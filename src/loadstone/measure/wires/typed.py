@@ -91,10 +91,10 @@ class TypedAnswer(OpenAIAnswer):
         return chunk
 
     def _find_unlisted(self, document: dict[str, Any]) -> Any:
-        other = self.find_other(document)
-        if not other:
+        unlisted = self.find_other(document)
+        if not unlisted:
             return None
-        return super()._find_unlisted({"choices": [{"delta": other}]})
+        return super()._find_unlisted({"choices": [{"delta": unlisted}]})
 
     def _read_rest(self, document: dict[str, Any]) -> Usage | None:
         self.drafts = read_drafts(document, self.output_tokens) or self.drafts

@@ -76,7 +76,7 @@ def _count(value: Any, key: str) -> int:
 def _mapping(value: Any, key: str, keys: tuple[str, ...], example: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not value:
         raise InputError(f"{key}: is no mapping; write e.g. {example}")
-    unknown = sorted(str(each) for each in value if each not in keys)
+    unknown = sorted(str(entry) for entry in value if entry not in keys)
     if unknown:
         raise InputError(f"{key}: {unknown[0]!r} is no key of it; there are {', '.join(keys)}")
     return cast(Mapping[str, Any], value)
@@ -137,12 +137,12 @@ def _schedule(value: Any, key: str) -> tuple[tuple[float, int], ...]:
     if not isinstance(value, Mapping) or not value:
         raise InputError(f"{key}: is no mapping of times of the day; write e.g. {example}")
     entries = []
-    for at, replicas in value.items():
-        clock = _CLOCK.fullmatch(str(at).strip())
+    for time, replicas in value.items():
+        clock = _CLOCK.fullmatch(str(time).strip())
         if clock is None:
-            raise InputError(f"{key}: {at!r} is no time of the day; write e.g. {example}")
+            raise InputError(f"{key}: {time!r} is no time of the day; write e.g. {example}")
         at_s = 3600.0 * int(clock[1]) + 60.0 * int(clock[2])
-        entries.append((at_s % DAY_S, _count(replicas, f"{key}: {at}")))
+        entries.append((at_s % DAY_S, _count(replicas, f"{key}: {time}")))
     return tuple(sorted(entries))
 
 
@@ -211,11 +211,11 @@ def _make(given: Mapping[str, Any], name: str, place: str, slo: Mapping[str, flo
     chosen = given.get("preset", given.get("policy"))
     base = presets().get(str(chosen))
     if base is None or ("preset" not in given and chosen not in _POLICIES):
-        known = presets() if "preset" in given else _POLICIES
-        what = f"{chosen!r} is no" if chosen is not None else "needs a"
+        choices = presets() if "preset" in given else _POLICIES
+        fault = f"{chosen!r} is no" if chosen is not None else "needs a"
         raise InputError(
-            f"{place}: {what} {'preset' if 'preset' in given else 'policy'}; choose one of"
-            f" {', '.join(known)}"
+            f"{place}: {fault} {'preset' if 'preset' in given else 'policy'}; choose one of"
+            f" {', '.join(choices)}"
         )
     policy = str(given.get("policy", base["policy"]))
     if policy != base["policy"]:
@@ -281,10 +281,10 @@ def _check(scaler: Autoscaler, place: str) -> None:
             'policy clock needs a schedule; write e.g. schedule: {"00:00": 2, "08:00": 6}',
         ),
         (scaler.hold == 0, "hold is 0, and the router would send nothing; give 1 or more"),
-        (not scaler.most, "there is never a replica; give 1 or more"),
+        (not scaler.max_replicas, "there is never a replica; give 1 or more"),
         (
-            (scaler.initial or 0) > scaler.most,
-            f"initial {scaler.initial} is more than ever may be, {scaler.most}",
+            (scaler.initial or 0) > scaler.max_replicas,
+            f"initial {scaler.initial} is more than ever may be, {scaler.max_replicas}",
         ),
     )
     for found, problem in problems:

@@ -312,8 +312,11 @@ class ScaledFleet:
         self._push(now_s + scaler.scrape_s, _SCRAPE)
         states = [states_of(member.replicas, now_s) for member in self._ready]
         room = self._fleet.policy.kv_tokens
-        kv = tuple(sum(each.used_tokens for each in of) / (len(of) * room) for of in states)
-        queues = tuple(sum(each.waiting for each in of) for of in states)
+        kv = tuple(
+            sum(state.used_tokens for state in replicas) / (len(replicas) * room)
+            for replicas in states
+        )
+        queues = tuple(sum(state.waiting for state in replicas) for replicas in states)
         reading = _Reading(
             now_s, self.arrived, len(self.owner), len(self.held), sum(queues), kv, queues
         )
@@ -328,7 +331,7 @@ class ScaledFleet:
 
     def _sum(self, states: list[list[State]], reading: _Reading) -> State:
         """Return the ready replicas as one engine; what waits at the router waits."""
-        every = [state for of in states for state in of]
+        every = [state for replicas in states for state in replicas]
         mean_kv = sum(reading.kv) / max(1, len(reading.kv))
         return State(
             running=sum(state.running for state in every),
@@ -364,22 +367,22 @@ class ScaledFleet:
     def _signals(self, until_s: float) -> FleetSignals:
         """Return what a decision sees: the readings up to then, over the window."""
         window_s = self._scaler.window_s
-        seen = [each for each in self._readings if each.at_s <= until_s]
+        seen = [reading for reading in self._readings if reading.at_s <= until_s]
         if not seen:
             return FleetSignals({"in_flight": 0.0, "rate": 0.0})
-        recent = [each for each in seen if each.at_s > until_s - window_s] or seen[-1:]
+        recent = [reading for reading in seen if reading.at_s > until_s - window_s] or seen[-1:]
         size = len(recent)
-        before = seen[-size - 1] if len(seen) > size else None
-        begun_s, begun = (before.at_s, before.arrived) if before else (self.run.start_s, 0)
+        previous = seen[-size - 1] if len(seen) > size else None
+        begun_s, begun = (previous.at_s, previous.arrived) if previous else (self.run.start_s, 0)
         newest = recent[-1]
-        running = sum(each.running for each in recent) / size
-        queued = sum(each.queued for each in recent) / size
-        kv = [sum(each.kv) / len(each.kv) for each in recent if each.kv]
+        running = sum(reading.running for reading in recent) / size
+        queued = sum(reading.queued for reading in recent) / size
+        kv = [sum(reading.kv) / len(reading.kv) for reading in recent if reading.kv]
         totals = {
             "running": running,
             "queued": queued,
             "in_flight": running + queued,
-            "waiting": sum(each.waiting for each in recent) / size,
+            "waiting": sum(reading.waiting for reading in recent) / size,
             "rate": (newest.arrived - begun) / (newest.at_s - begun_s),
             "kv_usage": sum(kv) / max(1, len(kv)),
         }
@@ -394,11 +397,11 @@ class ScaledFleet:
             while kept and kept[0][0] <= since_s:
                 kept.popleft()
         ttft = [ttft_s for at_s, ttft_s in self._firsts if at_s <= until_s]
-        ends = [each for each in self._ends if each[0] <= until_s]
+        ends = [end for end in self._ends if end[0] <= until_s]
         found = {"ttft_s": _quantile(ttft), "tpot_s": _quantile([end[1] for end in ends])}
         if ends:
-            found["input_tokens"] = sum(each[2] for each in ends) / len(ends)
-            found["output_tokens"] = sum(each[3] for each in ends) / len(ends)
+            found["input_tokens"] = sum(end[2] for end in ends) / len(ends)
+            found["output_tokens"] = sum(end[3] for end in ends) / len(ends)
         return found
 
 

@@ -135,7 +135,7 @@ class Autoscaler:
         return scheduled(self.schedule, 0.0) if self.policy == "clock" else self.min
 
     @property
-    def most(self) -> int:
+    def max_replicas(self) -> int:
         """Count the replicas that it can come to."""
         if self.policy == "clock":
             return max((replicas for _, replicas in self.schedule), default=0)
@@ -205,7 +205,7 @@ class Controller:
         scaler = self._scaler
         if scaler.policy == "hpa":
             return max(
-                _by_target(each, count, signals, scaler.tolerance) for each in scaler.metrics
+                _by_target(metric, count, signals, scaler.tolerance) for metric in scaler.metrics
             )
         if scaler.policy == "slo":
             return self._by_slo(now_s, count, ready, signals)
@@ -218,10 +218,10 @@ class Controller:
         scaler, totals = self._scaler, signals.totals
         bounds = (("ttft_s", scaler.ttft_s), ("tpot_s", scaler.tpot_s))
         shares = [totals[name] / limit for name, limit in bounds if limit and name in totals]
-        known = [share for share in shares if not math.isnan(share)]
-        if not known and totals.get("in_flight", 0.0) > 0:
+        finite = [share for share in shares if not math.isnan(share)]
+        if not finite and totals.get("in_flight", 0.0) > 0:
             return count  # nothing came of what is under way: nothing is known
-        self._seen.append((now_s, min(_CLAMP, max(known, default=0.0))))
+        self._seen.append((now_s, min(_CLAMP, max(finite, default=0.0))))
         _forget(self._seen, now_s - _SMOOTH_S)
         s = sum(share for _, share in self._seen) / len(self._seen)
         if s > _UP_AT:
@@ -248,18 +248,26 @@ class Controller:
 
     def _limit(self, now_s: float, count: int, wish: int) -> int:
         """Return the wish as far as windows and limits allow it now."""
-        up, down = self._scaler.up, self._scaler.down
+        growth, shrinkage = self._scaler.up, self._scaler.down
         self._wishes.append((now_s, wish))
-        _forget(self._wishes, now_s - max(up.window_s, down.window_s, _TINY))
-        least = min(each for at_s, each in self._wishes if at_s > now_s - max(up.window_s, _TINY))
-        most = max(each for at_s, each in self._wishes if at_s > now_s - max(down.window_s, _TINY))
-        wanted = min(max(count, least), most)
-        _forget(self._changes, now_s - max(up.period_s, down.period_s))
+        _forget(self._wishes, now_s - max(growth.window_s, shrinkage.window_s, _TINY))
+        lowest = min(
+            replicas
+            for at_s, replicas in self._wishes
+            if at_s > now_s - max(growth.window_s, _TINY)
+        )
+        highest = max(
+            replicas
+            for at_s, replicas in self._wishes
+            if at_s > now_s - max(shrinkage.window_s, _TINY)
+        )
+        wanted = min(max(count, lowest), highest)
+        _forget(self._changes, now_s - max(growth.period_s, shrinkage.period_s))
         if wanted > count:
-            begun = count - self._changed(now_s - up.period_s)
-            return min(wanted, max(count, _ceil(begun + min(up.most(begun), wanted + count))))
-        begun = count - self._changed(now_s - down.period_s)
-        left = begun - min(down.most(begun), begun)
+            begun = count - self._changed(now_s - growth.period_s)
+            return min(wanted, max(count, _ceil(begun + min(growth.most(begun), wanted + count))))
+        begun = count - self._changed(now_s - shrinkage.period_s)
+        left = begun - min(shrinkage.most(begun), begun)
         return max(wanted, min(count, math.floor(left + _TINY)))
 
     def _changed(self, since_s: float) -> int:
@@ -279,8 +287,8 @@ def _ceil(value: float) -> int:
 def _by_target(target: MetricTarget, count: int, signals: FleetSignals, tolerance: float) -> int:
     """Return how many replicas bring a metric to its target."""
     value = signals.totals.get(target.metric, 0.0)
-    each = value if target.metric == "kv_usage" else value / count
-    ratio = each / target.target
+    usage = value if target.metric == "kv_usage" else value / count
+    ratio = usage / target.target
     return count if abs(ratio - 1) <= tolerance + _TINY else _ceil(count * ratio)
 
 

@@ -189,10 +189,10 @@ class Scheduler(Running):
                 return False
         if policy.max_queued_tokens is not None:
             unbegun = [
-                each.prompt_tokens
+                request.prompt_tokens
                 for among in (*queues, *(peer.running for peer in self.peers))
-                for each in among
-                if not each.emitted and not each.end_tick
+                for request in among
+                if not request.emitted and not request.end_tick
             ]
             if sum(unbegun) >= policy.max_queued_tokens:
                 refused.append(Refusal(sequence, 503, _TOO_LONG))
@@ -342,7 +342,9 @@ class Scheduler(Running):
         if not self.policy.keep_free or not self.has_prompts or not self.waiting:
             return None
         used = self._used_adapters()
-        first = next((each for each in self.waiting if self._has_slot(each, used)), None)
+        first = next(
+            (candidate for candidate in self.waiting if self._has_slot(candidate, used)), None
+        )
         if first is None:
             return None
         if self._sure and self._pool.most_blocks + first.most_blocks > self._blocks:
@@ -761,13 +763,15 @@ class Scheduler(Running):
         have still to write (SGLang: PrefillAdder.preempt_to_schedule)."""
         policy, lacking = self.policy, self._lacking_tokens(sequence)
         assert policy.preempt_above is not None  # noqa: S101
-        below = sequence.priority - policy.preempt_above
-        lower = [each for each in self.running if each.end_tick and each.priority < below]
+        bound = sequence.priority - policy.preempt_above
+        lower = [
+            running for running in self.running if running.end_tick and running.priority < bound
+        ]
         lower.sort(key=lambda running: running.order, reverse=True)
         count = 0
-        for each in lower:
+        for running in lower:
             count += 1
-            lacking -= (each.output_tokens - self.written_by(each)) * policy.keep_free
+            lacking -= (running.output_tokens - self.written_by(running)) * policy.keep_free
             if lacking <= 0:
                 break
         if lower and lacking > 0:
@@ -775,9 +779,9 @@ class Scheduler(Running):
             return False
         if lower and not self._tight:
             self._count()  # so that the cache gets what they leave
-        for each in lower[:count]:
-            self._preempt(each)
-            self._displaced.append(each)
+        for running in lower[:count]:
+            self._preempt(running)
+            self._displaced.append(running)
         return count > 0
 
     def _lacking_tokens(self, sequence: Sequence) -> float:

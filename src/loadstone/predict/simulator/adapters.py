@@ -43,9 +43,9 @@ class ResidentAdapters:
         if loaded:
             return 0.0
         self.loads += 1
-        known = adapter in self._on_host
+        in_host = adapter in self._on_host
         self._on_host[adapter] = None
         self._on_host.move_to_end(adapter)
         if len(self._on_host) > self._host:
             self._on_host.popitem(last=False)
-        return self._times.load_s + (0.0 if known else self._times.disk_s)
+        return self._times.load_s + (0.0 if in_host else self._times.disk_s)

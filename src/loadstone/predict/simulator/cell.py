@@ -67,8 +67,7 @@ def run_cell(
         run.replicas, engines = engines_of(fleet, run.journal, shared=shared, seed=plan.seed)
         units = [*engines]
         if fleet.flow_control is not None:
-            asked = plan, cell
-            units = [Gateway(fleet.flow_control, engines, run.replicas, fleet.route, asked)]
+            units = [Gateway(fleet.flow_control, engines, run.replicas, fleet.route, (plan, cell))]
     collecting = gc.isenabled()
     # nothing here makes cycles, and the collector would look at a million rows again and again
     gc.disable()
@@ -152,11 +151,11 @@ def _run_step(
             if only is None:
                 turn += 1
                 unit = route(units, turn, how, sequence)
-            own = sequences[run.requests.row(index)] if sequences else ()
-            for tokens in own:
+            texts = sequences[run.requests.row(index)] if sequences else ()
+            for tokens in texts:
                 unread[index] += 1
                 unit.add(Sequence(index, tokens, 1), now_s)
-            if not own:
+            if not texts:
                 unit.add(sequence, now_s)
             if refused:
                 turn_away(run, client, refused, now_s)
@@ -197,7 +196,7 @@ def prepare(run: CellRun, client: SimulatedClient) -> tuple[Any, Callable[[Any],
 
     def work_s(index: int) -> list[float]:
         row = requests.row(index)
-        return [one.prepare_s for one in pictures.of(row, requests.input_tokens[row])]
+        return [picture.prepare_s for picture in pictures.of(row, requests.input_tokens[row])]
 
     threads = pictures.times.encoder.threads * max(1, len(run.replicas))
     prepared = PreparedArrivals(client.arrivals, client.pop, work_s, threads)

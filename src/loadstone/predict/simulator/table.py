@@ -99,10 +99,10 @@ class _Records:
     def _answers_in_one(self) -> dict[int, tuple[Floats, Ints64]]:
         """Return the end of each answer in one piece, with all of its vectors or scores."""
         rows = self._plan.rows(self._cell).start + self._row
-        asked = self._plan.output_tokens[rows].astype(np.int64)
+        pieces = self._plan.output_tokens[rows].astype(np.int64)
         ended = ~np.isnan(self._end)
         spans = {place: slice(place, place + int(ended[place])) for place in range(len(ended))}
-        return {place: (self._end[span], asked[span]) for place, span in spans.items()}
+        return {place: (self._end[span], pieces[span]) for place, span in spans.items()}
 
     def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints64]:
         index, output = int(self._index[at]), int(self._output[at])

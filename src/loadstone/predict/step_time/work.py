@@ -349,7 +349,9 @@ class _Counter:
         use_post_quant_allgather, FlashInfer's in SGLang and vLLM)."""
         if self.group == 1 or not isinstance(mlp, Experts):
             return 1.0
-        experts = [each for each in mlp.weights(self.model.hidden) if each.kind == "experts"]
+        experts = [
+            weights for weights in mlp.weights(self.model.hidden) if weights.kind == "experts"
+        ]
         form = self._format(layers, experts[0])
         if form.bits != 4 or not self._is_native(form):
             return 1.0

@@ -158,7 +158,9 @@ def classes_of(options: RecommendOptions) -> Classes:
     if unbounded is not None:
         raise InputError(f"class {unbounded}: has no bound to plan for; give it slo")
     closed = (request for request in requests if request.traffic.slots)
-    several = next((each.name for each in closed if len(each.traffic.adapter_names) > 1), None)
+    several = next(
+        (request.name for request in closed if len(request.traffic.adapter_names) > 1), None
+    )
     if several is not None:
         raise InputError(f"class {several}: slots with several adapters are not planned; give rate")
     untimed = next((request.name for request in requests if request.replays), None)

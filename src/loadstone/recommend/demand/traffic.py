@@ -200,9 +200,9 @@ class Traffic:
         sooner, no_later = 0.0, level.busy
         if self.by_priority:
             shares = [(rival.priority, rival.share) for rival in self.classes.values()]
-            own = of_class.priority
-            sooner = level.busy * sum(share for priority, share in shares if priority > own)
-            no_later = level.busy * sum(share for priority, share in shares if priority >= own)
+            priority = of_class.priority
+            sooner = level.busy * sum(share for rank, share in shares if rank > priority)
+            no_later = level.busy * sum(share for rank, share in shares if rank >= priority)
         alone_s = level.queue_s * (1 - level.busy) * (1 + self.varies)
         return level._replace(
             base_s=max(level.tpot_s, level.base_s + level.prompt_token_s * longer),
@@ -285,7 +285,7 @@ def traffic_of(
     if options.endpoint is not None and split:
         raise InputError(f"--slo {split[0]}: vectors and scores come in one piece; bound e2e")
     turns = [workload.turns, *(request.workload.get("turns") for request in classes)]
-    has_sessions = workload.agents is not None or any(each is not None for each in turns)
+    has_sessions = workload.agents is not None or any(count is not None for count in turns)
     if not has_sessions and any(bound.metric == TASK for bound in bounds):
         raise InputError(
             "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"
@@ -382,8 +382,8 @@ def _choose_run(options: RecommendOptions, seed: int) -> RunOptions:
         chosen = LoadOptions(concurrency=(1,), requests=(MAX_REQUESTS,), warmup=0)
     if options.endpoint is None:
         return RunOptions(workload=requests, load=chosen)
-    asked = SimulatorOptions(deployment=options.model, endpoint=options.endpoint)
-    return SimulateOptions(simulator=asked, workload=requests, load=chosen)
+    simulator = SimulatorOptions(deployment=options.model, endpoint=options.endpoint)
+    return SimulateOptions(simulator=simulator, workload=requests, load=chosen)
 
 
 def _check_load(options: RecommendOptions) -> None:

@@ -183,11 +183,15 @@ def _judge_part(
         error = sum_causes(causes)
     bounds = [Bound(bound.name, bound.bound_s) for bound in traffic.bounds]
     limits = {bound.name: bound.bound_s for bound in traffic.bounds}
-    own = error.draw_factors()
-    drawn = np.vstack([own, _draw_together(finalist, error)]) if planning.is_mixed else own
+    by_finalist = error.draw_factors()
+    drawn = (
+        np.vstack([by_finalist, _draw_together(finalist, error)])
+        if planning.is_mixed
+        else by_finalist
+    )
     found = bound_factors(part, run, fleet, limits, error, drawn)
-    factors = {name: values[: len(own)] for name, values in found.items()}
-    together = {name: values[len(own) :] for name, values in found.items()}
+    factors = {name: values[: len(by_finalist)] for name, values in found.items()}
+    together = {name: values[len(by_finalist) :] for name, values in found.items()}
     rows = answered_rows(run)
     metrics, classes = latencies_of(rows, load), _divide_by_class(run, part)
     task_s = None if traffic.sessions is None else Latency.of(distribution(task_times(run)[0]))
@@ -244,7 +248,7 @@ def _judge_part(
 def _draw_together(finalist: UncertainFinalist, error: PredictionError) -> Floats:
     """Return the finalist's draws, which are of all finalists together, as wide as the error is
     under the asked load."""
-    spreads = [np.sqrt(np.diag(each.covariance)) for each in (error, finalist.error)]
+    spreads = [np.sqrt(np.diag(prediction.covariance)) for prediction in (error, finalist.error)]
     scale = spreads[0] / np.maximum(spreads[1], 1e-9)
     apart = np.log(finalist.factors) - finalist.error.mean
     return np.asarray(np.exp(error.mean + apart * scale))

@@ -135,8 +135,8 @@ def _tries(scaler: Autoscaler) -> Iterator[Autoscaler]:
     if not scaler.metrics:
         yield scaler
         return
-    first, *others = scaler.metrics
+    first, *further = scaler.metrics
     for times in _TARGETS:
         target = MetricTarget(first.metric, first.target * times)
         if target.metric != "kv_usage" or target.target <= 1:
-            yield replace(scaler, metrics=(target, *others))
+            yield replace(scaler, metrics=(target, *further))

@@ -127,15 +127,17 @@ class Confirmation:
         plan, same = self._try(head), self._with_replicas(head)
 
         def needed(p_slo: float) -> int:
-            return next((each.replicas for each in same if each.p_slo >= p_slo), same[-1].replicas)
+            return next(
+                (choice.replicas for choice in same if choice.p_slo >= p_slo), same[-1].replicas
+            )
 
         for _ in range(_MAX_ADDED):
             larger = [choice for choice in same if choice.replicas > plan.choice.replicas]
             if self.holds(plan) or not larger:
                 break
-            more = needed(self.planning.choice.confidence) / needed(plan.figures.p_slo)
-            wanted = plan.choice.replicas * more
-            enough = next((each for each in larger if each.replicas >= wanted), larger[-1])
+            growth = needed(self.planning.choice.confidence) / needed(plan.figures.p_slo)
+            wanted = plan.choice.replicas * growth
+            enough = next((choice for choice in larger if choice.replicas >= wanted), larger[-1])
             held = [tried.choice.cost for tried in self.tried.values() if self.holds(tried)]
             if enough.cost > _DEAR * min(held, default=math.inf):
                 break

@@ -25,8 +25,8 @@ def plan_power(
     if choice.finalist.deployment.is_split or policy.speculative is not None:
         unknown = "no row has prefill and decode apart, or guessed tokens"
         return PredictedPower(boundary=terms.boundary, unknown=unknown)
-    own = [gap.gap for run in measured for gap in run.power if gap.gpu == worker.gpu.name]
-    power = _load_power(choice, planning, own)
+    gaps = [gap.gap for run in measured for gap in run.power if gap.gpu == worker.gpu.name]
+    power = _load_power(choice, planning, gaps)
     if power is None:
         return PredictedPower(boundary=terms.boundary, unknown=unknown_power(worker.gpu.name))
     rate = choice.finalist.curve.output_tokens_per_s(traffic.demand / replicas) * replicas

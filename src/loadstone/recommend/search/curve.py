@@ -225,13 +225,14 @@ def whole_size(candidate: Candidate, replicas: int, planning: Planning) -> int:
     if candidate.fleet is not None or alike:
         return 1
     load, budget = traffic.demand / replicas, effort.asked_requests[1]
-    each = _WAVES * _count_under_way(candidate, traffic, load)
+    per_replica = _WAVES * _count_under_way(candidate, traffic, load)
     if traffic.sessions is not None:
         alive = load * float(traffic.sessions.tasks_s(candidate.level).mean())
-        each, budget = 4 * traffic.calls * (alive if traffic.is_open else load), MAX_CALLS
+        per_replica, budget = 4 * traffic.calls * (alive if traffic.is_open else load), MAX_CALLS
     elif traffic.has_times:
-        each, budget = load / traffic.plan.cells[0].value * len(traffic.plan), effort.whole_requests
-    return min(replicas, max(_MAX_FLEET, int(budget / each)))
+        per_replica = load / traffic.plan.cells[0].value * len(traffic.plan)
+        budget = effort.whole_requests
+    return min(replicas, max(_MAX_FLEET, int(budget / per_replica)))
 
 
 def list_routes(candidate: Candidate, replicas: int, planning: Planning) -> Sequence[Route]:

@@ -52,7 +52,7 @@ def _give_slots(worker: Worker, classes: Sequence[ClassRequest]) -> Worker:
     slots = rules_of(worker).adapter_slots
     if slots is None or not classes or worker.argument("max_loras") is not None:
         return worker
-    names = {name for each in classes for name in each.traffic.adapter_names or ("",)}
+    names = {name for request in classes for name in request.traffic.adapter_names or ("",)}
     count = len(names) - ("" in names and not slots.needs_base)
     return msgspec.structs.replace(worker, arguments=(*worker.arguments, ("max_loras", str(count))))
 

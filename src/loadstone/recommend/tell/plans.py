@@ -177,16 +177,19 @@ def _describe_fewer(confirmed: ConfirmedPlan, planning: Planning) -> OneFewer | 
     """Say how likely fewer replicas hold, and what those that they lack cost and save."""
     if confirmed.fewer is None:
         return None
-    choice, fewer, asked = confirmed.choice, confirmed.fewer.choice, planning.choice.confidence
-    p_slo, more = round(confirmed.fewer.figures.p_slo, 3), choice.replicas - fewer.replicas
-    why = f"{fewer.replicas} would hold with {show_stated(p_slo, asked)}"
-    if confirmed.fewer.figures.p_slo < asked:
-        return OneFewer(fewer.replicas, p_slo, f"{why}, below the {asked * 100:g}% asked for")
+    choice, fewer, confidence = confirmed.choice, confirmed.fewer.choice, planning.choice.confidence
+    p_slo, added_replicas = (
+        round(confirmed.fewer.figures.p_slo, 3),
+        choice.replicas - fewer.replicas,
+    )
+    why = f"{fewer.replicas} would hold with {show_stated(p_slo, confidence)}"
+    if confirmed.fewer.figures.p_slo < confidence:
+        return OneFewer(fewer.replicas, p_slo, f"{why}, below the {confidence * 100:g}% asked for")
     added = choice.cost - fewer.cost, confirmed.fewer.misses - confirmed.misses
     costs, saves = (show_gpus(round(value, 1)) for value in added)
     if planning.prices:
         costs, saves = (f"${value * HOURS_PER_MONTH:,.0f} a month" for value in added)
-    why = f"{why}; {more} more cost {costs} and save {saves} of expected misses"
+    why = f"{why}; {added_replicas} more cost {costs} and save {saves} of expected misses"
     return OneFewer(fewer.replicas, p_slo, why)
 
 

@@ -43,8 +43,8 @@ def render(document: Recommendation, explain: bool = True) -> list[Shown]:
         parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in commands)]
     if document.study:
         parts += ["", f"next: loadstone study run {document.study}  (measures all of these)"]
-    more = "" if explain else "; --explain has all reasons"
-    return [*parts, "", Footnote(f"{footer(document)}{more}")]
+    hint = "" if explain else "; --explain has all reasons"
+    return [*parts, "", Footnote(f"{footer(document)}{hint}")]
 
 
 def _first_notes(document: Recommendation) -> list[str]:
@@ -107,7 +107,9 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     lines = [f"Plan {number}: {plan.binds}. {plan.helps}." for number, plan in numbered]
     if first.why:
         lines.append(f"Plan 1 is {first.why}.")
-    lines += [f"Plan {at}: {plan.one_fewer.why}." for at, plan in numbered if plan.one_fewer]
+    lines += [
+        f"Plan {number}: {plan.one_fewer.why}." for number, plan in numbered if plan.one_fewer
+    ]
     if first.further:
         lines.append(f"Plan 1: {first.further}.")
     if first.usd_per_month_one_down is not None:
@@ -161,8 +163,8 @@ def _describe_costs(document: Recommendation) -> str:
 
 def _describe_power(plans: Sequence[tuple[int, DeploymentPlan]]) -> Iterator[str]:
     """Say what each plan draws; once why nothing is known."""
-    known = [(number, plan.power) for number, plan in plans if plan.power and plan.power.drawn_w]
-    for number, power in known:
+    powers = [(number, plan.power) for number, plan in plans if plan.power and plan.power.drawn_w]
+    for number, power in powers:
         yield f"Plan {number} would draw {show_number(power.boards_w)} W{describe_power(power)}."
     for why in dict.fromkeys(plan.power.unknown for _, plan in plans if plan.power):
         if why:

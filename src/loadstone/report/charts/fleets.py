@@ -33,7 +33,7 @@ _SHADES = {"paid": GREY, "wanted": VERMILION, "ready": BLUE}
 def fleet_over_time(fleet: FleetFigures, name: str, *, key: str) -> Figure | None:
     """Draw the replicas of a run; None where only one is known, or nothing."""
     lines = {"paid": fleet.paid, "wanted": fleet.wanted, "ready": fleet.replicas}
-    drawn = {what: steps for what, steps in lines.items() if steps}
+    drawn = {line: steps for line, steps in lines.items() if steps}
     if not drawn:
         return None
     courses = [[at_s for at_s, _ in course] for course in drawn.values()]
@@ -42,13 +42,13 @@ def fleet_over_time(fleet: FleetFigures, name: str, *, key: str) -> Figure | Non
     unit, unit_s = ("hours", 3600.0) if end_s >= _HOURS_FROM_S else ("seconds", 1.0)
     axis = alt.Scale(domain=[0, max(end_s / unit_s, 1e-9)], nice=False)
 
-    def rows(what: str, course: Sequence[tuple[float, float]], times: float = 1.0) -> list[Row]:
+    def rows(line: str, course: Sequence[tuple[float, float]], times: float = 1.0) -> list[Row]:
         """Return a line's points, its last value drawn on to the end."""
         points = [*course, (end_s, course[-1][1])]
-        return [{"x": at_s / unit_s, "y": times * y, "what": what} for at_s, y in points]
+        return [{"x": at_s / unit_s, "y": times * y, "what": line} for at_s, y in points]
 
-    replicas = [row for what, steps in drawn.items() for row in rows(what, steps)]
-    panels = [("replicas", replicas, [_SHADES[what] for what in drawn])]
+    replicas = [row for line, steps in drawn.items() for row in rows(line, steps)]
+    panels = [("replicas", replicas, [_SHADES[line] for line in drawn])]
     if fleet.readings:
         metric = _METRICS.get(fleet.metric, fleet.metric)
         panels.append((metric, rows(metric, fleet.readings), [GREEN]))
@@ -70,8 +70,8 @@ def fleet_over_time(fleet: FleetFigures, name: str, *, key: str) -> Figure | Non
             )
             .properties(width=WIDTH, height=110 if not number else 80)
         )
-    most = max(count for _, count in fleet.replicas)
-    least = min(count for _, count in fleet.replicas)
+    highest = max(count for _, count in fleet.replicas)
+    lowest = min(count for _, count in fleet.replicas)
     counted = "paid from the request for a replica to its end" if fleet.paid else fleet.source
     return figure(
         key,
@@ -79,5 +79,5 @@ def fleet_over_time(fleet: FleetFigures, name: str, *, key: str) -> Figure | Non
         [name, counted],
         alt.vconcat(*charts, spacing=14).resolve_scale(color="independent"),
         section="run",
-        summary=f"Replicas over time of {name}: from {least} to {most} that serve.",
+        summary=f"Replicas over time of {name}: from {lowest} to {highest} that serve.",
     )

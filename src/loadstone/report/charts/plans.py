@@ -107,7 +107,7 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
         flag.mark_point(filled=True, size=90).encode(y="height:Q", color=colour, shape=shape),
         flag.mark_text(align="right", dx=-9, fontSize=12).encode(y="height:Q", text="label:N"),
     ]
-    said = ", ".join(str(row["label"]) for row in flags)
+    headrooms = ", ".join(str(row["label"]) for row in flags)
     return figure(
         "plans-load",
         "What each plan carries, and its headroom over what is asked",
@@ -117,7 +117,8 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
         ],
         layers,
         section="plans",
-        summary=f"{len(curves)} plans under more and more load, and the headroom of each: {said}",
+        summary=f"{len(curves)} plans under more and more load, and the headroom of each:"
+        f" {headrooms}",
     )
 
 

@@ -172,8 +172,8 @@ def unmatched_lines(comparison: Comparison) -> list[str]:
     alone = comparison.unmatched
     loads = (("A", alone.a), ("B", alone.b))
     classes = (("A", alone.a_classes or ()), ("B", alone.b_classes or ()))
-    return [f"{side} has {name_loads(own)}" for side, own in loads if own] + [
-        f"{side} has class {', '.join(own)}" for side, own in classes if own
+    return [f"{side} has {name_loads(names)}" for side, names in loads if names] + [
+        f"{side} has class {', '.join(names)}" for side, names in classes if names
     ]
 
 

@@ -41,7 +41,8 @@ def first_screen(points: Sequence[CellPoint]) -> FirstScreen | None:
         return None
     point = choose(points)
     series = sorted(
-        (other for other in points if other.setup == point.setup), key=lambda other: other.load
+        (neighbour for neighbour in points if neighbour.setup == point.setup),
+        key=lambda neighbour: neighbour.load,
     )
     several = len(series) < len(points)
     place = join(load_label(point), setup(point) if several else "")

@@ -197,12 +197,12 @@ def compare_settings(
     by_place = {(point.setup.study, cell.workload, cell.load): point for cell, point in cells}
     by_work = by_key((cell.workload, (cell.load, point)) for cell, point in cells)
     works = sorted(by_work, key=lambda work: -sum(point.ok or 0 for _, point in by_work[work]))
-    baseline, *others = settings
+    baseline, *settings_tried = settings
     compared = _OF_TEXTS if all(point.pooled for point in measured) else _COMPARED
     rows: list[list[str]] = []
     for work in works:
         loads = list(dict.fromkeys(load for load, _ in by_work[work]))
-        for name in others:
+        for name in settings_tried:
             places = (
                 (by_place.get((name, work, load)), by_place.get((baseline, work, load)))
                 for load in loads
@@ -282,7 +282,7 @@ def _conclude(rows: Sequence[Sequence[str]], baseline: str, measures: Sequence[s
             names.setdefault(join(*proven, held), []).append(name)
     if not names:
         return f"No setting is proven to differ from {baseline}, the baseline."
-    parts = [f"{join(*alike, by=' and ')}: {told}" for told, alike in names.items()]
-    others = sum(map(len, names.values())) < len(rows)
-    rest = "; of no other is a difference proven" if others else ""
+    parts = [f"{join(*alike, by=' and ')}: {words}" for words, alike in names.items()]
+    undecided = sum(map(len, names.values())) < len(rows)
+    rest = "; of no other is a difference proven" if undecided else ""
     return f"Against {baseline}, the baseline, {'; '.join(parts)}{rest}."

@@ -102,8 +102,8 @@ class Gain(NamedTuple):
 class Race:
     """A race as far as it has come.
 
-    heavier   for every setting those that take at least as much of every memory
-    out       settings that are out of the race: the failure, and in words why
+    heavier     for every setting those that take at least as much of every memory
+    eliminated  settings that are out of the race: the failure, and in words why
     """
 
     prior: Prior
@@ -111,7 +111,7 @@ class Race:
     seed: int = 0
     heavier: Sequence[Collection[int]] = ()
     turns: list[tuple[Turn, LaunchOutcome]] = field(default_factory=list)
-    out: dict[int, tuple[Failure, str]] = field(default_factory=dict)
+    eliminated: dict[int, tuple[Failure, str]] = field(default_factory=dict)
     skipped: dict[int, int] = field(default_factory=dict)
     ending: Ending = "no_time"
     belief: Belief = field(init=False)
@@ -143,7 +143,7 @@ class Race:
     @property
     def alive(self) -> list[int]:
         """Return the settings that are in the race, the default first."""
-        gone = self.out.keys() | self.skipped.keys()
+        gone = self.eliminated.keys() | self.skipped.keys()
         return [setting for setting in range(len(self.prior.mean)) if setting not in gone]
 
     @property
@@ -157,7 +157,7 @@ class Race:
         """Return the setting to use: the winner where its gain is proven, else the default; the
         winner too where the default is out."""
         proven = self.gain is not None and self.gain.low > 0
-        return self.winner if proven or DEFAULT in self.out else DEFAULT
+        return self.winner if proven or DEFAULT in self.eliminated else DEFAULT
 
     def has_time(self, launches: int = 1) -> bool:
         """Tell whether so many more launches fit into the limits."""
@@ -190,7 +190,7 @@ class Race:
                 if not self.has_time(1 + 2 * _LEAST_PAIRS):
                     self._judge()
                     return
-                if setting in self.out or setting in self.skipped:
+                if setting in self.eliminated or setting in self.skipped:
                     continue
                 yield from self._launch(Turn(int(setting), self.round))
                 if self._default_failed():
@@ -215,7 +215,7 @@ class Race:
             if turn_before.setting == turn.setting
         ]
         if failure in _AT_ONCE or (sum(failed) > 1 and 2 * sum(failed) >= len(failed)):
-            self.out[turn.setting] = failure, outcome.why
+            self.eliminated[turn.setting] = failure, outcome.why
         if outcome.memory and self.heavier:
             for larger in self.heavier[turn.setting]:
                 if larger not in (DEFAULT, turn.setting) and not self.measured(larger):
@@ -224,7 +224,7 @@ class Race:
     def _default_failed(self) -> bool:
         """Tell whether the default gives no value that others could be compared with. One that
         misses its bounds does."""
-        failure = self.out.get(DEFAULT)
+        failure = self.eliminated.get(DEFAULT)
         return failure is not None and failure[0] != "misses_slo"
 
     def _judge(self) -> None:
@@ -285,7 +285,7 @@ class Race:
                 yield from self._launch(Turn(setting, self.round, confirms=True))
                 turn, outcome = self.turns[-1]
                 values[turn.setting] = outcome.value
-                if winner in self.out:
+                if winner in self.eliminated:
                     return True
                 if self._default_failed():
                     self.ending = "default_failed"

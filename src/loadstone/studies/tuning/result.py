@@ -155,7 +155,7 @@ def _settings(contest: Contest, race: Race) -> list[SettingResult]:
 def _setting(contest: Contest, race: Race, number: int) -> SettingResult:
     setting, belief = contest.settings[number], race.belief
     values = [_value(contest.objective, value) for value in race.measured(number)]
-    failure, why = race.out.get(number, (None, ""))
+    failure, why = race.eliminated.get(number, (None, ""))
     state: State = "raced" if values else "not_measured"
     if failure is not None:
         state = "failed"

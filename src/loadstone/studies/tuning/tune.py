@@ -67,7 +67,7 @@ def tune(
         except StopIteration:
             break
     if race.ending == "default_failed":
-        failure, why = race.out[DEFAULT]
+        failure, why = race.eliminated[DEFAULT]
         remedy = "; measure longer (--requests, --duration)" if failure == "not_trusted" else ""
         raise TargetError(f"the default setting {FAILURES[failure]}: {why}{remedy}")
     made = contest.commands(contest.settings[race.advised])
