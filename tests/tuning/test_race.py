@@ -87,7 +87,7 @@ def test_a_failing_setting_is_named_and_never_chosen(failure: Failure) -> None:
 
     for seed in range(5):
         race = run([100, 105, 200, 101], 0.01, seed, fails)
-        assert race.out[2][0] == failure
+        assert race.eliminated[2][0] == failure
         assert race.advised == 1
         assert sum(turn.setting == 2 for turn, _ in race.turns) == 1
 
@@ -97,7 +97,7 @@ def test_a_winner_that_dies_as_it_is_confirmed_is_not_advised() -> None:
         return "died" if turn.setting == 1 and turn.confirms else None
 
     race = run([100, 120, 110, 100], 0.01, 0, fails)
-    assert 1 in race.out
+    assert 1 in race.eliminated
     assert race.advised == 2
 
 
@@ -128,7 +128,7 @@ def test_what_takes_more_memory_than_one_that_ran_out_is_skipped() -> None:
         race = run([100, 120, 130, 105], 0.01, seed, fails, heavier=heavier)
         assert race.advised == 3
         launched.add(any(turn.setting == 2 for turn, _ in race.turns))
-        assert 2 in race.out or race.skipped == {2: 1}
+        assert 2 in race.eliminated or race.skipped == {2: 1}
     assert False in launched
 
 
