@@ -4,8 +4,8 @@ a covariance.
 A point's ln θ is a sum over the groups it belongs to: all, its engine, the engine's era and the
 present eras before it, for each of those what engines gain from one era to the next, its GPU's
 architecture, engine on architecture, and its model family (kernels alone). AMD's GPUs share a group
-of their vendor, and each engine and era has one of its own on each of their architectures. Each
-group's share has a normal prior around zero (the first around ln of the coefficient's prior), so
+of their vendor, and each engine and era has one of its own on each of their architectures, for
+kernels: the host's times are the vendor's. Each group's share has a normal prior around zero (the first around ln of the coefficient's prior), so
 that what a group has no data for comes from the wider ones, with their uncertainty.
 
 Every (model family, engine, architecture, weight type) has, besides, one offset of its own in ln
@@ -180,7 +180,10 @@ def share(key: tuple[str, ...]) -> Floats:
         fixed = np.array([level == "progress" and name in FRONTEND for name in NAMES])
         return spread * np.where((host | floors) & ~fixed, 1.0, STEADY)
     if level in ("vendor", "build"):
-        return np.where(alike, LEVELS["architecture"] * SHARED * SPREAD, spread)
+        # A prompt's launches and what comes before it are told apart by few rows, if each
+        # architecture has its own; hosts and AMD's runtime are alike.
+        shared = alike | (host & (level == "build"))
+        return np.where(shared, LEVELS["architecture"] * SHARED * SPREAD, spread)
     if level in ("architecture", "pair"):
         own = np.where(alike | (not is_amd(key[-1])), SHARED, 1.0)
         return spread * np.where(host, SHARED if level == "architecture" else HOSTS, own)
