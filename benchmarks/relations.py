@@ -321,18 +321,6 @@ OPEN = (
         "no row is of it on A100, which has the engine's mean host times; those fitted on H100's"
         " rows are longer",
     ),
-    Explanation(
-        "first tokens on MI355X",
-        lambda each: (
-            each.kind == "newer"
-            and each.metric == "TTFT"
-            and (each.slower.engine, each.faster.gpu, each.slower.gpu)
-            == ("sglang", "mi325x", "mi355x")
-        ),
-        0.10,
-        "times of small kernels and of the host fitted on MI355X's rows are longer than MI325X's"
-        " for one token",
-    ),
 )
 """What is violated without a measurement, and is known."""
 
