@@ -64,12 +64,23 @@ def test_a_flop_costs_as_much_as_the_tower_computes() -> None:
     assert more == pytest.approx(0.0396, rel=0.01)
 
 
-def test_threads_prepare_pictures_in_turn() -> None:
-    """Nine at once on eight threads: the last waits for one to be free."""
+def test_threads_decode_pictures_and_one_processor_prepares_requests_in_turn() -> None:
+    """Nine at once: eight are decoded after 0.3 s, and one processor takes 0.7 s for each. Two
+    pictures of one request are decoded at the same time and prepared one after the other."""
     plan, fleet = planned(rate="inf", requests="9"), fleet_of(parse_deployment(QWEN))
-    first, *_, eighth, last = np.sort(ttft_s(plan, timed(fleet, picture_s=1.0)))
-    assert eighth < 1.5
-    assert last - first == pytest.approx(1.0, abs=0.1)
+    alone = ttft_s(planned(concurrency="1", requests="2"), timed(fleet))[0]
+    times = np.sort(ttft_s(plan, timed(fleet, picture_s=1.0)))
+    assert times - alone == pytest.approx(0.3 + 0.7 * np.arange(1, 10), abs=0.1)
+    two = planned(concurrency="1", requests="2", images="2")
+    more = ttft_s(two, timed(fleet, picture_s=1.0)) - ttft_s(two, timed(fleet))
+    assert more == pytest.approx(0.3 + 2 * 0.7, abs=1e-6)
+
+
+def test_each_api_server_has_a_processor() -> None:
+    fleet = fleet_of(parse_deployment("qwen3-vl-8b@2xh100/tp1,dp2"))
+    plan = planned(rate="inf", requests="8")
+    times = np.sort(ttft_s(plan, timed(fleet, picture_s=1.0)))
+    assert times[-1] - times[0] == pytest.approx(0.7 * 3, abs=0.1)
 
 
 def test_a_step_encodes_no_more_than_its_budget() -> None:

@@ -263,6 +263,7 @@ class Vllm(EngineRules):
             copies=self.copies_tower,
             whole=by_model or self.worker.switch("disable_chunked_mm_input") is True,
             threads=_MEDIA_THREADS * self._api_servers,
+            processors=self._api_servers,
         )
 
     def _encoder_bytes(self, rank: Rank, limits: BatchLimits) -> dict[str, Any]:

@@ -24,7 +24,8 @@ class Encoder(msgspec.Struct, frozen=True):
     step_tokens  embeddings that a step makes at most, and that its cache of embeddings holds
     copies       every rank has the whole tower, and pictures are dealt out; else each has a part
     whole        a picture is not split over steps
-    threads      that prepare pictures, of each replica
+    threads      that decode pictures' files, of each worker
+    processors   that make a model's input of them, one request's at a time
     """
 
     visual: Visual
@@ -34,6 +35,7 @@ class Encoder(msgspec.Struct, frozen=True):
     copies: bool = False
     whole: bool = False
     threads: int = 1
+    processors: int = 1
 
     def cache_bytes(self, model: Model) -> float:
         """Return the bytes of a rank's cache of embeddings: tokens · hidden · (1 + deepstack)."""

@@ -47,7 +47,7 @@ def run_cell(
     run.route = fleet.route
     if plan.pictures is not None:
         prompts = fleet if fleet.prefill is None else fleet.prefill.fleet
-        run.pictures = PromptPictures(plan, cell, picture_times_of(prompts.model))
+        run.pictures = PromptPictures(plan, cell, picture_times_of(prompts.model), prompts.workers)
     contents = None
     if policy.prefix_cache and shares(plan, cell):
         computing = policy if fleet.prefill is None else fleet.prefill.fleet.policy
@@ -198,8 +198,8 @@ def prepare(run: CellRun, client: SimulatedClient) -> tuple[Any, Callable[[Any],
         row = requests.row(index)
         return [picture.prepare_s for picture in pictures.of(row, requests.input_tokens[row])]
 
-    threads = pictures.times.encoder.threads * max(1, len(run.replicas))
-    prepared = PreparedArrivals(client.arrivals, client.pop, work_s, threads)
+    encoder = pictures.times.encoder
+    prepared = PreparedArrivals(client.arrivals, client.pop, work_s, encoder, pictures.workers)
     return prepared, PreparedArrivals.take
 
 

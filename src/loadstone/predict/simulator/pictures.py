@@ -2,26 +2,27 @@
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace
 from typing import Any
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
-from loadstone.predict.step_time.pictures import Picture, PictureTimes
+from loadstone.engines.sharding.pictures import Encoder
+from loadstone.predict.step_time.pictures import DECODING, Picture, PictureTimes
 
 
 class PromptPictures:
     """The pictures of a cell's prompts, and where they stand; those of earlier turns were encoded
-    when they came."""
+    when they came. `workers`: whose hosts prepare them."""
 
-    def __init__(self, plan: Plan, cell: int, times: PictureTimes | None) -> None:
+    def __init__(self, plan: Plan, cell: int, times: PictureTimes | None, workers: int) -> None:
         """Raises InputError where the deployment takes no pictures, or it is not known how."""
         if times is None:
             raise InputError(
                 "--images: how this deployment encodes pictures is not known; name a model with a"
                 " vision_config, in vllm, sglang or llama.cpp"
             )
-        self.times = times
+        self.times, self.workers = times, workers
         self._plan, self._first = plan, plan.rows(cell).start
         self._kept: dict[tuple[int, int], Picture] = {}
 
@@ -46,32 +47,33 @@ class PromptPictures:
 
 
 class PreparedArrivals:
-    """Arrivals of a client's requests at the scheduler once their pictures are prepared, by the
-    first thread that is free, in the order in which they come. It is read as the client's own
-    arrivals are: whether there is any, and the first."""
+    """Arrivals of a client's requests at the scheduler once their pictures are decoded, each by the
+    first thread that is free, and then prepared together by the first processor, in the order in
+    which they come. It is read as the client's own arrivals are: whether there is any, and the
+    first."""
 
     def __init__(
         self,
         arrivals: list[tuple[float, int]] | deque[tuple[float, int]],
         pop: Callable[[Any], tuple[float, int]],
         work_s: Callable[[int], list[float]],
-        threads: int,
+        encoder: Encoder,
+        workers: int,
     ) -> None:
-        """`work_s`: seconds on a thread of each picture of a request by its index."""
+        """`work_s`: seconds of the host for each picture of a request by its index."""
         self._arrivals, self._pop, self._work_s = arrivals, pop, work_s
-        self._free = [0.0] * threads
-        heapify(self._free)
+        self._threads = [0.0] * (encoder.threads * workers)
+        self._processors = [0.0] * (encoder.processors * workers)
         self._ready: list[tuple[float, int]] = []
 
     def __bool__(self) -> bool:
         arrivals, ready = self._arrivals, self._ready
         while arrivals and (not ready or arrivals[0][0] <= ready[0][0]):
             at_s, index = self._pop(arrivals)
-            over_s = at_s
-            for seconds in self._work_s(index):
-                end_s = max(at_s, self._free[0]) + seconds
-                heapreplace(self._free, end_s)
-                over_s = max(over_s, end_s)
+            over_s, works = at_s, self._work_s(index)
+            if works:
+                decoded = [_occupy(self._threads, at_s, DECODING * each) for each in works]
+                over_s = _occupy(self._processors, max(decoded), (1 - DECODING) * sum(works))
             heappush(ready, (over_s, index))
         return bool(ready)
 
@@ -81,3 +83,10 @@ class PreparedArrivals:
     @staticmethod
     def take(prepared: "PreparedArrivals") -> tuple[float, int]:
         return heappop(prepared._ready)
+
+
+def _occupy(servers: list[float], at_s: float, seconds: float) -> float:
+    """Have the first of these that is free work from `at_s` on; return when it is done."""
+    end_s = max(at_s, servers[0]) + seconds
+    heapreplace(servers, end_s)
+    return end_s

@@ -1,13 +1,17 @@
 """The seconds that pictures take of a server: on its processors before the queue, and in the step
 that encodes them.
 
-    prepared = a + b·pixels of each picture, on one of the encoder's threads
+    decoded  = 0.3 (a + b·pixels) of each picture, on one of the encoder's threads
+    prepared = 0.7 (a + b·pixels), those of a request one after another, on one of its processors
     encoded  = e₀ of a step that encodes any + Σ FLOPs / (x·peak)
 
 e₀ and x are of seven square pictures of 224 to 1,568 pixels a side on an RTX 3090 (a tower of 27
 layers, published beside a port of Qwen3.5): 9.6 ms + 24.3 ms/TFLOP, 58 % of the peak, is within 7 %
 of each. a and b lie between what decoding and a processor took of one slow core for 512x512 to
-1920x1080 pixels, and the 167 ms that are left of a first token of Qwen2.5-VL-7B on an H100. Of
+1920x1080 pixels, and the 167 ms that are left of a first token of Qwen2.5-VL-7B on an H100;
+decoding is 13 to 29 % of both. vLLM's renderer has one worker for each API server (0.32:
+renderer_num_workers), SGLang's tokenizer manager one (0.5.23; before, it blocked its event loop);
+both decode files on several threads. Of
 other machines there are no such measurements: all is guessed within a factor of two.
 """
 
@@ -23,6 +27,7 @@ from loadstone.engines.sharding.pictures import Encoder
 
 FIXED_S, SHARE = 9.6e-3, 0.58
 PICTURE_S, PIXEL_S = 3e-3, 50e-9
+DECODING = 0.3
 _SPREAD = math.log(2) / 1.2816
 """In ln: the 80 % interval is from half to twice as long."""
 
@@ -111,8 +116,8 @@ def picture_shares(plan: Plan) -> PictureShares:
 
 
 def mean_picture_s(times: PictureTimes | None, shares: PictureShares) -> tuple[float, float]:
-    """Return the mean seconds of a request's pictures: until they are prepared, each on a thread of
-    its own, and of the step that encodes them."""
+    """Return the mean seconds of a request's pictures: until they are prepared, decoded at the same
+    time, and of the step that encodes them."""
     if times is None or not shares:
         return 0.0, 0.0
     mean = sum(count for _, _, count in shares)
@@ -123,4 +128,5 @@ def mean_picture_s(times: PictureTimes | None, shares: PictureShares) -> tuple[f
         flops += count * picture.flops
     ranks = min(times.ranks, max(1.0, mean)) if times.encoder.copies else times.ranks
     encode_s = times.fixed_s * min(1.0, mean) + times.flop_s * flops / ranks
-    return prepare_s / max(1.0, min(mean, times.encoder.threads)), encode_s
+    decodes = DECODING / max(1.0, min(mean, times.encoder.threads))
+    return prepare_s * (decodes + 1 - DECODING), encode_s
