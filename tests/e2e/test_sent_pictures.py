@@ -172,26 +172,81 @@ def test_what_cannot_be_asked_is_refused(
     assert len(done.err.splitlines()) == 1
 
 
-def test_pictures_of_a_data_set_are_sent(
-    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path
-) -> None:
-    file = encode(draw_pixels("k", 640, 640, "photo"), PictureShape(640, 640, format="png"))
-    (tmp_path / "cat.png").write_bytes(file)
-    urls = ["cat.png", "data:image/png;base64," + base64.b64encode(file).decode()]
+def png(width: int, height: int) -> bytes:
+    shape = PictureShape(width, height, format="png")
+    return encode(draw_pixels("k", width, height, "photo"), shape)
+
+
+def data_url(file: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(file).decode()
+
+
+def asking(*prompts: list[str]) -> str:
+    """Write a data set whose prompts have these pictures."""
     items = [
         {"messages": [{"role": "user", "content": [
             {"type": "text", "text": "what is this"},
-            {"type": "image_url", "image_url": {"url": url}},
+            *({"type": "image_url", "image_url": {"url": url}} for url in urls),
         ]}]}
-        for url in urls
+        for urls in prompts
     ]  # fmt: skip
-    (tmp_path / "items.jsonl").write_text(lines(*items))
+    return lines(*items)
+
+
+def test_pictures_of_a_data_set_are_sent_and_planned(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path
+) -> None:
+    large, small = png(640, 640), png(300, 200)
+    (tmp_path / "cat.jpg").write_bytes(large)
+    prompts = [["cat.jpg"], [data_url(large)], [data_url(small), "cat.jpg"], []]
+    (tmp_path / "items.jsonl").write_text(asking(*prompts))
     asked = f"bench {seeing.url} --dataset {tmp_path / 'items.jsonl'} --output 4 --warmup 0"
-    done = loadstone(*f"{asked} --concurrency 1 --requests 4 --out {tmp_path / 'runs'}".split())
+    load = f"--concurrency 1 --requests 8 --out {tmp_path / 'runs'} --deployment {MODEL}"
+    done = loadstone(*f"{asked} {load}".split())
     assert done.code == 0
     rows = records(tmp_path / "runs")
-    assert {(row["images"], row["visual_tokens"]) for row in rows} == {(1, 400)}
-    assert {row["picture_bytes"] for row in rows} == {len(file)}
+    facts = ("images", "pixels", "picture_bytes", "visual_tokens", "visual_tokens_planned")
+    assert {tuple(row[name] for name in facts) for row in rows} == {
+        (1, 409_600, len(large), 400, 400),
+        (2, 469_600, len(large) + len(small), 470, 470),
+        (None, None, None, None, None),
+    }
+    sizes = summary(tmp_path / "runs")["cells"][0]["by_size"]
+    assert [(part["size"], part["images"], part["visual_tokens"]) for part in sizes] == [
+        ("300x200 and 640x640", 4, 235),
+        ("640x640", 4, 400),
+    ]
+    assert (
+        not {"image_count_unknown", "input_length", "visual_tokens_differ"}
+        & findings(tmp_path / "runs").keys()
+    )
+    again = f"--plan {run_of(tmp_path / 'runs')} --out {tmp_path / 'again'}"
+    assert loadstone(*f"bench {seeing.url} {again}".split()).code == 0
+    assert {row["visual_tokens"] for row in records(tmp_path / "again")} == {None, 400, 470}
+
+
+def test_pictures_of_a_data_set_are_simulated_and_told_where_they_differ(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path
+) -> None:
+    prompts = [[data_url(png(60 + 20 * n, 60 + 10 * n))] for n in range(40)]
+    (tmp_path / "items.jsonl").write_text(asking(*prompts))
+    asked = f"--dataset {tmp_path / 'items.jsonl'} --output 4 --warmup 0 --requests 40"
+    load = f"{asked} --concurrency 2 --out"
+    loadstone(*f"bench {seeing.url} {load} {tmp_path / 'bench'} --deployment {MODEL}".split())
+    other = f"{tmp_path / 'other'} --deployment google/gemma-3-27b-it@1xh200"
+    loadstone(*f"bench {seeing.url} {load} {other}".split())
+    loadstone(*f"simulate {MODEL} {load} {tmp_path / 'simulated'}".split())
+    measured, simulated = (
+        summary(tmp_path / name)["cells"][0]["by_size"] for name in ("bench", "simulated")
+    )
+    assert [part["size"] for part in measured] == [
+        "60x60 to 240x150", "260x160 to 440x250", "460x260 to 640x350", "660x360 to 840x450",
+    ]  # fmt: skip
+    for part, planned in zip(measured, simulated, strict=True):
+        assert part["visual_tokens"] == part["visual_tokens_planned"]
+        assert planned["visual_tokens_planned"] == part["visual_tokens"]
+    assert "840x450 is" in findings(tmp_path / "other")["visual_tokens_differ"]
+    assert "for 40 sizes" in findings(tmp_path / "other")["visual_tokens_differ"]
 
 
 @pytest.mark.parametrize(

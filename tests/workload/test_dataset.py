@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
@@ -214,14 +215,37 @@ def test_messages_that_cannot_be_sent_are_counted(write: Write) -> None:
 
 
 def test_pictures_sound_and_videos_are_sent_as_parts(write: Write) -> None:
+    gif = base64.b64encode(b"GIF89a" + bytes([64, 0, 48, 0])).decode()
     parts = [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "image_url", "image_url": {"url": f"data:image/gif;base64,{gif}"}},
         {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA=="}},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     ]
     dataset = read(write(lines(*({"messages": [user([part])]} for part in parts))))
     assert messages(dataset) == [[user([part])] for part in parts]
     assert dataset.describe(None)["parts"] == ["image_url", "input_audio", "video_url"]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("data:image/png;base64,AAAA", "no PNG, JPEG, WebP or GIF"),
+        ("data:image/png;base64,iVBORw0KGgo=", "no PNG"),
+        ("data:image/gif;base64,R0lGODlhAAAwAA==", "sides of 1 to 65,535"),
+        ("data:image/png;base64,AA=", "broken base64"),
+        ("data:image/png;base64,héé", "broken base64"),
+        ("data:image/svg+xml,<svg/>", "not in base64"),
+        ("data:", "not in base64"),
+        ("HTTP://example.com/a.png", "would fetch"),
+    ],
+)
+def test_broken_pictures_are_told_by_line_or_left_out(write: Write, url: str, message: str) -> None:
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    path = write(lines({"messages": [user("a")]}, {"messages": [user([picture])]}))
+    with pytest.raises(InputError, match=rf"(?s)line 2.*{message}") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+    assert read(path, skip_bad=True).bad == 1
 
 
 def test_empty_prompts_are_counted_and_their_lengths_go_with_them(write: Write) -> None:

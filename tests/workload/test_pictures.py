@@ -18,7 +18,8 @@ from loadstone.core.pictures import PictureShape
 from loadstone.core.plan import Plan
 from loadstone.measure.wire.wire import find_wire
 from loadstone.workload.options import Options
-from loadstone.workload.pictures import PictureWriter, draw_pixels, encode, picture_size
+from loadstone.workload.picture_files import read_picture
+from loadstone.workload.pictures import PictureWriter, draw_pixels, encode
 from loadstone.workload.planning import plan_of
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 
@@ -139,8 +140,73 @@ def test_files_hold_the_pixels_and_say_their_size() -> None:
     assert np.array_equal(np.asarray(image.open(io.BytesIO(png))), pixels)
     off = np.asarray(image.open(io.BytesIO(jpeg))).astype(int) - pixels
     assert np.abs(off).mean() < 5
-    assert [picture_size(base64.b64encode(file).decode()) for file in (png, jpeg)] == [(90, 33)] * 2
-    assert picture_size("bm8gcGljdHVyZQ==") is None
+    found = [read_picture(file) for file in (png, jpeg)]
+    assert [(each.media, each.size[:2]) for each in found if each] == [
+        ("image/png", (90, 33)),
+        ("image/jpeg", (90, 33)),
+    ]
+
+
+def file_of(form: str, size: tuple[int, int], **options: Any) -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.new("RGB", size, (9, 99, 199)).save(file, form, **options)
+    return file.getvalue()
+
+
+def camera(orientation: int) -> bytes:
+    exif = pytest.importorskip("PIL.Image").Exif()
+    exif[0x0112] = orientation
+    exif[0x010F] = "camera"
+    return bytes(exif.tobytes())
+
+
+FILES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "image/png": ("PNG", {}, False),
+    "image/gif": ("GIF", {}, False),
+    "image/jpeg": ("JPEG", {"progressive": True}, False),
+    "image/jpeg upright": ("JPEG", {"exif": 6}, True),
+    "image/jpeg turned over": ("JPEG", {"exif": 3}, False),
+    "image/webp lossy": ("WEBP", {}, False),
+    "image/webp lossless": ("WEBP", {"lossless": True}, False),
+    "image/webp extended": ("WEBP", {"exif": 1}, False),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_a_data_set_say_their_size_without_a_library(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    form, options, turned = FILES[kind]
+    if "exif" in options:
+        options = {"exif": camera(options["exif"])}
+    file = file_of(form, (301, 77), **options)
+    monkeypatch.setattr("loadstone.workload.picture_files.find_spec", lambda name: None)
+    found = read_picture(file)
+    assert found is not None
+    assert (found.media, found.size) == (kind.partition(" ")[0], (301, 77, turned))
+    # Wherever it breaks off, it has this size or none.
+    assert {read_picture(file[:end]) for end in range(len(file))} == {None, found}
+
+
+def test_other_formats_are_read_with_the_library() -> None:
+    assert read_picture(file_of("TIFF", (30, 20))) == ("image/tiff", (30, 20, False))
+    assert read_picture(b"") is None
+    assert read_picture(b"<svg width='30' height='20'/>") is None
+
+
+def test_broken_files_have_no_size_and_do_no_harm() -> None:
+    rng = np.random.default_rng(0)
+    heads = [file_of("JPEG", (30, 20), exif=camera(6)), file_of("WEBP", (30, 20))]
+    heads += [file_of("PNG", (30, 20)), b"\xff\xd8" + b"\xff" * 500, b"\xff\xd8\xff\xe1\0\0"]
+    for head in heads:
+        for _ in range(300):
+            file = np.frombuffer(head, np.uint8).copy()
+            file[rng.integers(2, len(file), 3)] = rng.integers(0, 256, 3)
+            found = read_picture(file.tobytes())
+            assert found is None or all(1 <= side <= 65_535 for side in found.size[:2])
+    huge = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (10**9).to_bytes(4, "big") * 2
+    assert read_picture(huge) is None
 
 
 def test_jpeg_without_its_library_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +245,9 @@ def test_each_api_gets_pictures_in_its_own_words(endpoint: str, path: list[str])
             found = found[step]
         files.append(found.rpartition(",")[2])
     assert len(set(files)) == 2
-    assert picture_size(files[0]) == (40, 20)
+    found = read_picture(base64.b64decode(files[0]))
+    assert found is not None
+    assert found.size[:2] == (40, 20)
     assert filled.picture_bytes == pytest.approx(sum(map(len, files)) * 3 / 4, abs=4)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +11,7 @@ import numpy as np
 from loadstone.analyse.classes import rows_of
 from loadstone.analyse.metrics import label_rows, measure_part
 from loadstone.core import arrays
-from loadstone.core.pictures import Pictures
+from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.core.plan import Plan
 from loadstone.core.summary import SizePart
 from loadstone.core.vectors import Array, Floats, Ints64
@@ -61,19 +61,28 @@ def sizes_of(
         chosen = label == number
         part = measure_part(rows[chosen], tokens, streams)
         facts_of = _facts(plan, plan_rows[chosen], rows[chosen], columns[:, chosen], duration_s)
-        shown = [pictures.shapes[place] for place in np.flatnonzero(groups == number)]
-        shown.sort(key=lambda shape: shape.pixels)
-        size = " to ".join(dict.fromkeys((shown[0].size, shown[-1].size)))
-        parts.append(SizePart(size=size, **facts_of, **msgspec.structs.asdict(part)))
+        shapes = [pictures.shapes[place] for place in np.flatnonzero(groups == number)]
+        parts.append(SizePart(size=_name(shapes), **facts_of, **msgspec.structs.asdict(part)))
     return parts
+
+
+def _name(shapes: Sequence[PictureShape]) -> str:
+    """Write the size of shapes, or those of the smallest and the largest, of single pictures where
+    there are any."""
+    if len({shape.size for shape in shapes}) == 1:
+        return shapes[0].size
+    single = [shape for shape in shapes if shape.images == 1] or shapes
+    ordered = sorted(single, key=lambda shape: shape.pixels)
+    return " to ".join(dict.fromkeys((ordered[0].size, ordered[-1].size)))
 
 
 def _group_sizes(pictures: Pictures) -> Ints64:
     """Number the shapes by their size, or the group of sizes, smallest first."""
-    pixels = np.array([shape.pixels for shape in pictures.shapes])
-    sizes, numbers = np.unique([shape.size for shape in pictures.shapes], return_inverse=True)
-    rank = np.argsort(np.argsort([pixels[numbers == number][0] for number in range(len(sizes))]))
-    order = rank[numbers]
+    pixels = np.array([shape.pixels / shape.images for shape in pictures.shapes])
+    sizes, first, numbers = np.unique(
+        [shape.size for shape in pictures.shapes], return_index=True, return_inverse=True
+    )
+    order = np.argsort(np.argsort(pixels[first]))[numbers]
     return order if len(sizes) <= _MOST_SIZES else order * _GROUPS // len(sizes)
 
 
@@ -84,8 +93,8 @@ def _facts(
     pictures = plan.pictures
     assert pictures is not None  # noqa: S101
     inputs, counted, sent_end_s, body_bytes = columns
-    done, images = arrays.is_completed(rows), pictures.count[places]
-    of_shapes = np.array([shape.tokens or np.nan for shape in pictures.shapes])
+    done, images = arrays.is_completed(rows), pictures.images(places)
+    of_shapes = np.array([(shape.tokens or np.nan) / shape.images for shape in pictures.shapes])
     seen = visual_tokens(plan, places, counted, inputs) / images
     share = (sent_end_s - rows["sent"]) / (rows["first"] - rows["sent"])
 

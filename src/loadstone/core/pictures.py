@@ -15,10 +15,25 @@ FORMATS = ("jpeg", "png")
 CONTENTS = ("photo", "noise", "solid")
 
 
+class FileSize(NamedTuple):
+    """Holds the pixels of a picture's file; turned: it says that they change places, as cameras
+    do."""
+
+    width: int
+    height: int
+    turned: bool = False
+
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
+
 class PictureShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Describes pictures of a kind, sizes in pixels.
+    """Describes pictures of a kind, sizes in pixels; or all of a data set's prompt.
 
     quality  of JPEG; place: before the text of its message, or behind it
+    files    of a prompt that has them: nothing is made, width and height are the first one's, and
+             tokens and markers are of all
     tokens   of the prompt that one becomes, markers left out, at the server to be measured; full:
              by the model's own processor; None: not known
     markers  tokens of text that the processor puts around one; limit: the most tokens of any
@@ -35,30 +50,47 @@ class PictureShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     full: int | None = None
     markers: int = 0
     limit: int | None = None
+    files: tuple[FileSize, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[FileSize, ...]:
+        return self.files or (FileSize(self.width, self.height),)
+
+    @property
+    def images(self) -> int:
+        return len(self.sizes)
 
     @property
     def size(self) -> str:
-        return f"{self.width}x{self.height}"
+        """Write the size; of several pictures those of the smallest and the largest."""
+        ordered = sorted(self.sizes, key=lambda file: file.pixels)
+        texts = [f"{file.width}x{file.height}" for file in (ordered[0], ordered[-1])]
+        return " and ".join(dict.fromkeys(texts))
 
     @property
     def pixels(self) -> int:
-        return self.width * self.height
+        """Count those of all its pictures."""
+        return sum(file.pixels for file in self.sizes)
 
 
 class PlannedPictures(NamedTuple):
-    """Holds the pictures of one request. number: of their shape in the plan's table; images: how
-    many; group: None where each is new."""
+    """Holds the pictures of one request. number: of their shape in the plan's table; times: how
+    often that; group: None where each is new."""
 
     shape: PictureShape
     number: int
-    images: int
+    times: int
     group: int | None
+
+    @property
+    def images(self) -> int:
+        return self.times * self.shape.images
 
 
 @dataclass(eq=False)
 class Pictures:
     """Holds the pictures of a plan: a table of shapes, and of each row its number in it, how many
-    pictures, u1, and the group that shares them, −1: each is new."""
+    times that, u1, and the group that shares them, −1: each is new."""
 
     shapes: tuple[PictureShape, ...]
     shape: Ints32
@@ -75,6 +107,11 @@ class Pictures:
         if not count:
             return None
         return PlannedPictures(self.shapes[number], number, count, None if group < 0 else group)
+
+    def images(self, rows: Ints64) -> Ints64:
+        """Return how many pictures each of these rows has."""
+        of_shapes = np.array([shape.images for shape in self.shapes])
+        return np.asarray(self.count[rows] * of_shapes[self.shape[rows]], np.int64)
 
     def digest(self) -> bytes:
         """Return what a plan's id follows from: not how many tokens they become somewhere."""

@@ -248,6 +248,7 @@ class EngineRules:
                        that for chunks
     handover           how its prefill workers hand caches to its decode workers; None: they cannot
     picture_arguments  its arguments for pictures, and the first release that has each
+    turns_pictures     it turns a picture as its file says of the camera
     router_in_image    whether the router between them is in the engine's own image
     """
 
@@ -273,6 +274,7 @@ class EngineRules:
     static_argument: ClassVar[str] = ""
     handover: ClassVar[Handover | None] = None
     picture_arguments: ClassVar[Mapping[str, Version]] = {}
+    turns_pictures: ClassVar[bool] = False
     router_in_image: ClassVar[bool] = True
     spelled: ClassVar[frozenset[str]] = _COMMON
 

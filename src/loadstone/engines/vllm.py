@@ -127,6 +127,7 @@ class Vllm(EngineRules):
     name = "vllm"
     sized = True
     newest = (0, 32)
+    turns_pictures = True
     spelled = EngineRules.spelled.union(LORA_ARGUMENTS)
     eras = (
         Era((0, 14), "async"),

@@ -52,13 +52,24 @@ def count_visual_tokens(plan: Plan, declared: Deployment | None, target: Target 
 
     numbers = visual.numbers
     most = numbers.get("max_pixels")
+    turns = rules.turns_pictures
     limit = None if most is None else most // (numbers["patch"] * numbers["merge"]) ** 2
 
     def count(shape: PictureShape) -> PictureShape:
-        counted = visual.count(shape.width, shape.height)
-        full = own.count(shape.width, shape.height).tokens
+        sizes = [file[1::-1] if file.turned and turns else file[:2] for file in shape.sizes]
+        try:
+            counted = [visual.count(*size) for size in sizes]
+            full = sum(own.count(*size).tokens for size in sizes)
+        except InputError:
+            if not shape.files or target is None:
+                raise
+            return shape  # The server says what it makes of a data set's.
         return msgspec.structs.replace(
-            shape, tokens=counted.tokens, full=full, markers=counted.markers, limit=limit
+            shape,
+            tokens=sum(picture.tokens for picture in counted),
+            full=full,
+            markers=sum(picture.markers for picture in counted),
+            limit=limit,
         )
 
     return replace(plan, pictures=replace(pictures, shapes=tuple(map(count, pictures.shapes))))

@@ -35,12 +35,14 @@ import msgspec
 import numpy as np
 
 from loadstone.core.errors import InputError
+from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.core.plan import Plan, rank_by_first_use
 from loadstone.core.text import excerpt
+from loadstone.core.vectors import Ints32
 from loadstone.workload.draw import LENGTHS, Draw, Rows, ServerLimits, Workload, roll, text_rows
 from loadstone.workload.files import BadItem, decode, open_requests
 from loadstone.workload.lengths import Length
-from loadstone.workload.media import MEDIA, embed_files
+from loadstone.workload.media import MEDIA, embed_files, picture_sizes
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -182,12 +184,15 @@ class Dataset(Workload, msgspec.Struct, frozen=True):
         if draw.sessions is not None:
             texts = [turn for turns in self.turns for turn in turns]
         ranks, used, _ = rank_by_first_use(rows["prompt"])
-        return {
+        prompts = [texts[number] for number in used.tolist()]
+        contents = {
             "prompt": ranks,
-            "prompts": [texts[number] for number in used.tolist()],
+            "prompts": prompts,
             "chat": self.chat or draw.sessions is not None,
             "exact_output": draw.output is not None,
         }
+        pictures = _pictures_of(prompts, ranks)
+        return contents if pictures is None else contents | {"pictures": pictures}
 
     def fit(self, limits: ServerLimits) -> Dataset:
         """Keep prompts that the server takes with the shortest answers that are asked for, where
@@ -271,6 +276,19 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
         bad,
         dict(items.dropped),
     )
+
+
+def _pictures_of(prompts: list[str], picks: Ints32) -> Pictures | None:
+    """Return the pictures of rows whose prompts are these; None where there are none."""
+    sizes = [picture_sizes(prompt) for prompt in prompts]
+    if not any(sizes):
+        return None
+    # Prompts with pictures of the same sizes are of one shape.
+    numbers = {files: number for number, files in enumerate(dict.fromkeys(filter(None, sizes)))}
+    shapes = tuple(PictureShape(*files[0][:2], files=files) for files in numbers)
+    shape = np.array([numbers.get(files, 0) for files in sizes], np.int32)[picks]
+    count = np.array([bool(files) for files in sizes], np.uint8)[picks]
+    return Pictures(shapes, shape, count, np.full(len(picks), -1, np.int32))
 
 
 _Asked = tuple[str, int | None, list[str]]

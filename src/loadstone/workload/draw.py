@@ -198,12 +198,6 @@ def text_rows(picks: Array, output_tokens: Array) -> Rows:
     }
 
 
-def no_pictures(count: int) -> Rows:
-    """Make the columns of requests without pictures."""
-    zeros = np.zeros(count, np.int32)
-    return {"pictures": zeros.astype(np.uint8), "picture": zeros, "picture_group": zeros - 1}
-
-
 def roll(rows: Rows, warm_rows: int) -> Rows:
     """Put the warm-up first. Rows are drawn with the measured ones first: how long the warm-up is
     does not shift what is measured."""

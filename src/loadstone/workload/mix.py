@@ -17,13 +17,13 @@ import numpy as np
 from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
-from loadstone.core.pictures import Pictures, PictureShape
+from loadstone.core.pictures import Pictures
 from loadstone.core.plan import Blocks, Load, Plan, TrafficClass, adapter_names
 from loadstone.core.secrets import has_scheme, names_key
 from loadstone.core.summary import TASK
 from loadstone.core.vectors import Array, Floats, Ints32, Ints64
 from loadstone.core.yaml_text import decode_yaml
-from loadstone.workload.draw import WARMUP_S, Draw, Rows, ServerLimits, Workload, no_pictures
+from loadstone.workload.draw import WARMUP_S, Draw, Rows, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.option_values import check_headers
 from loadstone.workload.trace import Trace, replay_loads
@@ -399,8 +399,6 @@ class Mix(Workload):
             part.workload.rows(of_class)
             for part, of_class in zip(self.parts, self._draws(draw), strict=True)
         ]
-        if any("pictures" in rows for rows in drawn):
-            drawn = [no_pictures(len(rows["turn"])) | rows for rows in drawn]
         groups = np.repeat(np.arange(len(drawn)), [len(rows["turn"]) for rows in drawn])
         merged = {
             name: np.concatenate([rows.get(name, np.full(len(rows["turn"]), -1)) for rows in drawn])
@@ -492,7 +490,8 @@ class Mix(Workload):
         blocks: list[tuple[str, Ints64, Blocks]] = []
         prompt = rows["prompt"].copy()
         has_chat, has_exact = False, True
-        shapes: list[PictureShape] = []
+        none, group = np.zeros(len(prompt), np.int32), np.full(len(prompt), -1, np.int32)
+        pictures = Pictures((), none, none.astype(np.uint8), group)
         for number, part in enumerate(self.parts):
             chosen = rows["traffic_class"] == number
             of_class = {name: column[chosen] for name, column in rows.items()}
@@ -506,18 +505,14 @@ class Mix(Workload):
                 blocks.append((source, np.flatnonzero(chosen), contents["blocks"]))
             has_chat |= contents.get("chat", False)
             has_exact &= contents.get("exact_output", True)
-            if "pictures" in contents:
-                rows["picture"] = rows["picture"] + chosen * len(shapes)
-                shapes += contents["pictures"].shapes
-        shared = rows.get("picture_group", prompt)
-        group = np.where(shared < 0, -1, shared + rows["traffic_class"].astype(np.int32) * _GROUPS)
-        pictures = (
-            Pictures(tuple(shapes), rows["picture"], rows["pictures"], group.astype(np.int32))
-            if shapes
-            else None
-        )
+            own: Pictures | None = contents.get("pictures")
+            if own is not None:
+                pictures.shape[chosen] = own.shape + len(pictures.shapes)
+                pictures.count[chosen] = own.count
+                group[chosen] = np.where(own.group < 0, -1, own.group + number * _GROUPS)
+                pictures.shapes += own.shapes
         return {
-            "pictures": pictures,
+            "pictures": pictures if pictures.shapes else None,
             "prompt": prompt.astype(np.int32),
             "prompts": prompts,
             "chat": has_chat,

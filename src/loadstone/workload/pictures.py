@@ -38,8 +38,6 @@ _TILE = 32
 """Pixels between the colours of a photo, which lie on a grid."""
 _KEPT = 16
 """Files kept: of groups and sessions the same ones come again."""
-_HEAD = 1 << 16
-"""Characters of a file in which its size stands."""
 _MARK = re.compile(rb"\\u0002picture:([0-9]+):([^\\]+)\\u0003")
 
 
@@ -119,7 +117,12 @@ class Pictured(Workload):
         made = Pictures(
             self.asked.shapes(draw.seed), rows["picture"], rows["pictures"], rows["picture_group"]
         )
-        return self.inner.finish(rows, draw) | {"pictures": made}
+        contents = self.inner.finish(rows, draw)
+        if "pictures" in contents:
+            raise InputError(
+                "--images: prompts of this data set have pictures of their own; leave it out"
+            )
+        return contents | {"pictures": made}
 
 
 def parse_pictures(
@@ -196,7 +199,7 @@ def mark_pictures(request: PlannedRequest, pictures: PlannedPictures) -> list[di
                 f"\x02picture:{pictures.number}:{name}-{place}\x03"
             },
         }
-        for place in range(pictures.images)
+        for place in range(pictures.times)
     ]
 
 
@@ -285,33 +288,18 @@ def _encode_png(pixels: NDArray[np.uint8]) -> bytes:
     )
 
 
-def picture_size(encoded: str) -> tuple[int, int] | None:
-    """Return width and height of a PNG or JPEG file in base64; None where it is neither."""
-    try:
-        data = base64.b64decode(encoded[:_HEAD] + "=" * (-len(encoded[:_HEAD]) % 4))
-        if data.startswith(b"\x89PNG"):
-            return struct.unpack(">II", data[16:24])
-        place = 2 if data.startswith(b"\xff\xd8") else len(data)
-        # Segments until one that begins a frame, which says the size.
-        while data[place + 1] not in (0xC0, 0xC1, 0xC2):
-            place += 2 + int.from_bytes(data[place + 2 : place + 4])
-        height, width = struct.unpack(">HH", data[place + 5 : place + 9])
-    except (ValueError, IndexError, struct.error):
-        return None
-    return width, height
-
-
 def describe_making(plan: Plan, salt: str | None) -> dict[str, str] | None:
     """Return what made a plan's pictures, for run.json: the library, and the SHA-256 of the pixels
-    of picture 0-0-0; None where there are none. Raises InputError where what makes them lacks."""
-    if plan.pictures is None:
+    of picture 0-0-0; None where none are made. Raises InputError where what makes them lacks."""
+    shapes = () if plan.pictures is None else plan.pictures.shapes
+    made = [number for number, shape in enumerate(shapes) if not shape.files]
+    if not made:
         return None
-    shapes = plan.pictures.shapes
     library = "zlib"
-    if any(shape.format == "jpeg" for shape in shapes):
+    if any(shapes[number].format == "jpeg" for number in made):
         require("PIL", "images", "--image-format jpeg")
         import PIL
 
         library = f"Pillow {PIL.__version__}"
-    pixels = PictureWriter(shapes, seed=plan.seed, salt=salt).pixels(0, "0-0-0")
+    pixels = PictureWriter(shapes, seed=plan.seed, salt=salt).pixels(made[0], "0-0-0")
     return {"library": library, "sha256": hashlib.sha256(pixels.tobytes()).hexdigest()}

@@ -269,7 +269,7 @@ class PromptWriter:
         if messages is None:
             messages = [{"role": "user", "content": prompt}]
         messages[0] = _marked(messages[0], mark)
-        if request.pictures is not None:
+        if request.pictures is not None and not request.pictures.shape.files:
             content = messages[-1].get("content")
             parts = content if isinstance(content, list) else [_text_part(str(content or ""))]
             messages[-1] = {**messages[-1], "content": _join_parts(request, parts)}
@@ -304,11 +304,14 @@ def _marked(message: dict[str, Any], mark: str) -> dict[str, Any]:
     return {**message, "content": [_text_part(mark), *(message.get("content") or [])]}
 
 
+def count_characters(prompt: str) -> int:
+    """Count the characters of a text; what it has in base64 is none."""
+    return len(_BASE64.sub("", prompt) if ";base64," in prompt else prompt)
+
+
 def text_tokens(prompt: str) -> int:
-    """Estimate the tokens of a text; what it has in base64 is none."""
-    if ";base64," in prompt:
-        prompt = _BASE64.sub("", prompt)
-    return max(1, math.ceil(len(prompt) / CHARACTERS_PER_TOKEN))
+    """Estimate the tokens of a text."""
+    return max(1, math.ceil(count_characters(prompt) / CHARACTERS_PER_TOKEN))
 
 
 def count_text_tokens(plan: Plan, cell: int) -> Ints64:

@@ -16,6 +16,7 @@ from loadstone.core.arrays import (
 from loadstone.core.record import STOP_REASONS, Target
 from loadstone.core.summary import Finding
 from loadstone.core.vectors import Bools, Floats
+from loadstone.workload.prompts import count_characters
 from loadstone.workload.schedule import promised_tokens
 
 _DATE = re.compile(r"-\d{4}[\d-]*$")
@@ -155,7 +156,7 @@ def input_length(cell: JudgedCell) -> Findings:
 def prompts_cut(cell: JudgedCell) -> Findings:
     """Find texts of a file of which the server counts so few tokens that it must have cut them."""
     rows, counted = cell.plan_rows(cell.measured), cell.measured.input_tokens
-    sizes = np.array([*map(len, cell.plan.prompts), 0])[cell.plan.prompt[rows]]
+    sizes = np.array([*map(count_characters, cell.plan.prompts), 0])[cell.plan.prompt[rows]]
     per_token = sizes / np.maximum(counted, 1.0)
     largest = counted == np.nanmax(counted, initial=0.0)
     several = len(np.unique(cell.plan.prompt[rows][largest])) >= thresholds.EQUAL_COUNTS

@@ -9,7 +9,7 @@ from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell
 from loadstone.core.pictures import Pictures
-from loadstone.core.vectors import Array, Bools, Floats, Ints64
+from loadstone.core.vectors import Array, Bools, Floats
 
 
 def pictures(cell: JudgedCell) -> Findings:
@@ -39,11 +39,12 @@ def pictures(cell: JudgedCell) -> Findings:
     if np.nanmedian(seen) <= 0:
         yield finding("images_dropped", requests=int((seen <= 0).sum()), sent=len(done))
         return
-    tokens = seen / table.count[rows]
-    yield from _differ(table, rows, tokens, np.isnan(done.visual_tokens))
-    yield from _rescaled(table, table.shape[rows], tokens)
+    counts = _count_each(table.shape[rows], seen / table.count[rows])
+    yield from _differ(table, counts, by_difference=bool(np.isnan(done.visual_tokens).any()))
+    yield from _rescaled(table, counts)
     cached = np.nan_to_num(done.cached_tokens) / np.maximum(1.0, done.input_tokens)
-    reused = (table.group[rows] < 0) & (cached > thresholds.PICTURE_CACHED_SHARE)
+    made = np.array([not shape.files for shape in table.shapes])[table.shape[rows]]
+    reused = made & (table.group[rows] < 0) & (cached > thresholds.PICTURE_CACHED_SHARE)
     if reused.any():
         yield finding("image_cache_helped", requests=int(reused.sum()), sent=len(done))
 
@@ -67,56 +68,70 @@ def _refused(cell: JudgedCell, with_any: Bools) -> Findings:
         yield finding("images_refused", requests=len(refusals), said=refusals[0])
 
 
-def _differ(table: Pictures, rows: Ints64, each: Floats, by_difference: Bools) -> Findings:
+def _count_each(numbers: Array, seen: Floats) -> dict[int, float]:
+    """Return the median tokens of shapes by their number."""
+    known = np.isfinite(seen)
+    numbers, seen = numbers[known], seen[known]
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    medians = (float(np.median(values)) for values in np.split(seen[order], starts[1:]))
+    return dict(zip(found.tolist(), medians, strict=True))
+
+
+def _differ(table: Pictures, counts: dict[int, float], *, by_difference: bool) -> Findings:
     """Find sizes of which the server counts other tokens than planned; by difference the markers
     around a picture are counted too."""
-    numbers = table.shape[rows]
-    counts = {
-        number: float(np.nanmedian(each[numbers == number]))
-        for number in np.unique(numbers[np.isfinite(each)]).tolist()
-        if table.shapes[number].tokens is not None
-    }
     excess = {
-        number: count - (table.shapes[number].tokens or 0) for number, count in counts.items()
+        number: count - tokens
+        for number, count in counts.items()
+        if (tokens := table.shapes[number].tokens) is not None
     }
     slack, around = 0.0, set(excess.values())
-    if by_difference.any():
+    if by_difference:
         # What is added to every size alike is text around a picture, in this tokenizer's tokens.
         alike = len(excess) > 1 and len(around) == 1 and 0 < min(around) <= thresholds.MARKER_TOKENS
-        markers = [table.shapes[number].markers for number in counts]
+        markers = [table.shapes[number].markers for number in excess]
         slack = min(around) if alike else max([2, *markers])
-    wrong = {number: counts[number] for number in counts if abs(excess[number]) > slack}
+    wrong = [number for number, tokens in excess.items() if abs(tokens) > slack]
     if wrong:
-        number, counted = max(wrong.items(), key=lambda pair: table.shapes[pair[0]].pixels)
+        # One picture tells more than several of unlike sizes.
+        number = max(
+            wrong,
+            key=lambda number: (-table.shapes[number].images, table.shapes[number].pixels),
+        )
         shape = table.shapes[number]
-        scale = math.sqrt(counted / (shape.tokens or 1))
+        scale = math.sqrt(counts[number] / (shape.tokens or 1))
         like = f"{round(shape.width * scale)}x{round(shape.height * scale)}"
         yield finding(
             "visual_tokens_differ",
             sizes=len(wrong),
             size=shape.size,
-            counted=counted,
+            counted=counts[number],
             planned=shape.tokens,
             like=like,
         )
 
 
-def _rescaled(table: Pictures, numbers: Array, tokens: Floats) -> Findings:
+def _rescaled(table: Pictures, counts: dict[int, float]) -> Findings:
     """Find that large pictures become no more tokens than small ones, where the model's own rule
     makes more of them."""
-    counted = sorted(np.unique(numbers[np.isfinite(tokens)]), key=lambda n: table.shapes[n].pixels)
-    first, last = table.shapes[counted[0]], table.shapes[counted[-1]]
-    counts = [float(np.nanmedian(tokens[numbers == number])) for number in counted]
-    area = last.pixels / first.pixels
-    by_rule = (last.full or math.inf) / (first.full or 1)
-    flat = counts[-1] < thresholds.FLAT_TOKENS * counts[0]
+    single = {number: count for number, count in counts.items() if table.shapes[number].images == 1}
+    if not single:
+        return
+    first, last = (
+        of_both(single, key=lambda number: table.shapes[number].pixels) for of_both in (min, max)
+    )
+    smallest, largest = table.shapes[first], table.shapes[last]
+    area = largest.pixels / smallest.pixels
+    by_rule = (largest.full or math.inf) / (smallest.full or 1)
+    flat = single[last] < thresholds.FLAT_TOKENS * single[first]
     if area >= thresholds.FLAT_AREA and flat and by_rule >= thresholds.FLAT_TOKENS:
         yield finding(
             "images_rescaled",
-            first=first.size,
-            last=last.size,
+            first=smallest.size,
+            last=largest.size,
             area=area,
-            least=min(counts),
-            most=max(counts),
-            limit=last.limit,
+            least=min(single.values()),
+            most=max(single.values()),
+            limit=largest.limit,
         )

@@ -22,6 +22,7 @@ from loadstone.measure.client.stream import Stream, digest_of
 from loadstone.measure.wire.request import RequestBody
 from loadstone.measure.wire.vectors import AnswerVectors
 from loadstone.workload.arrivals import level
+from loadstone.workload.media import picture_bytes
 from loadstone.workload.pictures import FilledBody, PictureWriter, has_marks
 from loadstone.workload.prompts import PromptWriter
 
@@ -41,7 +42,7 @@ class Due(NamedTuple):
     due_ns: int
     order: int
     request: PlannedRequest
-    body: bytes | Future[FilledBody]
+    body: FilledBody | Future[FilledBody]
     opened: bytes
     replica: int | None
 
@@ -201,8 +202,10 @@ class Feed:
         of_phase = self._graded if request.phase == "check" else of_class
         prompt = self._prompts.closed(opened, request)
         body = of_phase.render(prompt, request.output_tokens, self._find_stored(request))
-        filled: bytes | Future[FilledBody] = body
-        if self._pictures is not None and self._thread is not None and has_marks(body):
+        filled: FilledBody | Future[FilledBody] = FilledBody(body, 0)
+        if request.pictures is not None and request.pictures.shape.files:
+            filled = FilledBody(body, picture_bytes(request.prompt or ""))
+        elif self._pictures is not None and self._thread is not None and has_marks(body):
             filled = self._thread.submit(self._pictures.fill, body)
         if not self._keeps(request):
             opened = b""
@@ -269,9 +272,9 @@ class Feed:
 def _size(due: Due) -> int:
     """Return about how many bytes a request takes while it is ready; PNG of noise is largest."""
     pictures = due.request.pictures
-    if isinstance(due.body, bytes) or pictures is None:
-        return 0 if isinstance(due.body, Future) else len(due.body)
-    return 4 * pictures.images * pictures.shape.pixels
+    if isinstance(due.body, FilledBody):
+        return len(due.body.body)
+    return 0 if pictures is None else 4 * pictures.images * pictures.shape.pixels
 
 
 _NAMES = 20
@@ -364,8 +367,8 @@ class StepLoad:
 
     def take_body(self, due: Due) -> FilledBody:
         """Return a body to be sent now; one whose pictures are not made yet is waited for."""
-        if isinstance(due.body, bytes):
-            return FilledBody(due.body, 0)
+        if isinstance(due.body, FilledBody):
+            return due.body
         self.result.pictures_late += not due.body.done()
         return due.body.result()
 

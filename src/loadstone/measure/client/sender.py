@@ -27,7 +27,6 @@ from loadstone.measure.client.protocol import (
 from loadstone.measure.client.stream import Fragments, Stream
 from loadstone.measure.wire.request import RequestBody
 from loadstone.measure.wire.wire import find_wire
-from loadstone.workload.media import count_pictures
 from loadstone.workload.pictures import PictureWriter
 from loadstone.workload.prompts import PromptWriter
 
@@ -111,8 +110,6 @@ class Sender:
             for adapter in (0, *of_class.adapters)
             if (model := str(of_class.body_of(adapter).get("model"))) != job.body.get("model")
         }
-        self._has_parts = "parts" in plan.workload
-        """Prompts of a file have parts other than text."""
         self.packets = _open_ring(job) if job.packets else None
         self._fleet = ServerFleet(self, job.destinations, job.route)
         self._heads = [
@@ -196,9 +193,6 @@ class Sender:
             len(body),
             body,
         )
-        if self._has_parts:
-            stream.images, of_file = count_pictures(request.prompt or "")
-            picture_bytes += of_file
         stream.body_bytes, stream.picture_bytes = len(body), picture_bytes
         if due.opened:
             self._sessions[stream] = due.opened

@@ -46,7 +46,6 @@ class Stream:
     end_ns: int | None = None
     written_ns: int | None = None  # when the kernel had taken all of it
     body_bytes: int | None = None
-    images: int = 0  # of a file
     picture_bytes: int = 0
     replica: int = 0
     reused: bool = False
@@ -205,9 +204,7 @@ class Fragments:
         drafts = answer.drafts or DraftCounts()
         since = self._clock.since_origin_s
         pictures = request.pictures
-        shape, images = None, stream.images
-        if pictures is not None:
-            shape, images = pictures.shape, images + pictures.images
+        planned = None if pictures is None else pictures.shape.tokens
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
         self.events += len(stream.arrival_s)
         self._rows.append(
@@ -243,12 +240,12 @@ class Fragments:
                 draft_tokens=drafts.tokens,
                 draft_accepted=drafts.accepted,
                 accepted_histogram=drafts.histogram,
-                images=images or None,
-                pixels=None if shape is None else images * shape.pixels,
+                images=None if pictures is None else pictures.images,
+                pixels=None if pictures is None else pictures.times * pictures.shape.pixels,
                 picture_bytes=stream.picture_bytes or None,
                 body_bytes=stream.body_bytes,
                 visual_tokens_planned=(
-                    None if shape is None or shape.tokens is None else images * shape.tokens
+                    None if pictures is None or planned is None else pictures.times * planned
                 ),
                 visual_tokens=answer.visual_tokens,
                 sent_end_s=None if stream.written_ns is None else since(stream.written_ns),

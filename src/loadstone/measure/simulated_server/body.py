@@ -1,6 +1,8 @@
 """Reads what a request asks for: its JSON body, how many tokens go in and out, and when it is
 refused."""
 
+import base64
+import contextlib
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,11 +11,14 @@ import msgspec
 from loadstone.catalogue.visual.visual import Visual
 from loadstone.measure.simulated_server.settings import MODEL, Usage
 from loadstone.measure.wire.simulated import SimulatedBody, SimulatedWire
-from loadstone.workload.pictures import picture_size
+from loadstone.workload.picture_files import read_picture
 
 _ROLE_TOKENS, END = 3, "<end>"
 """What the pretended chat template puts before a message, the answer's own too, and behind it: so
 that a later turn goes on with the tokens of this one and its answer."""
+
+_HEAD = 1 << 18
+"""Characters of a picture's file in which its size stands."""
 
 
 class RefusalError(Exception):
@@ -37,10 +42,13 @@ class _Part(msgspec.Struct):
         if self.image_url is None:
             return (self.text or "").split()
         _, base64_marked, data = self.image_url.url.partition(";base64,")
-        size = picture_size(data) if base64_marked else None
-        if size is None:
-            raise RefusalError(400, "image_url must be a PNG or JPEG file in a data URL")
-        return [PicturePart(*size, hash(data))]
+        found = None
+        if base64_marked:
+            with contextlib.suppress(ValueError):
+                found = read_picture(base64.b64decode(data[:_HEAD]))
+        if found is None:
+            raise RefusalError(400, "image_url must be an image file in a data URL")
+        return [PicturePart(found.size.width, found.size.height, hash(data))]
 
 
 class PicturePart(NamedTuple):

@@ -3,9 +3,11 @@
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
+from itertools import accumulate
 from typing import Any
 
 from loadstone.core.errors import InputError
+from loadstone.core.pictures import FileSize
 from loadstone.core.plan import Plan
 from loadstone.engines.sharding.pictures import Encoder
 from loadstone.predict.step_time.pictures import DECODING, Picture, PictureTimes
@@ -24,7 +26,7 @@ class PromptPictures:
             )
         self.times, self.workers = times, workers
         self._plan, self._first = plan, plan.rows(cell).start
-        self._kept: dict[tuple[int, int], Picture] = {}
+        self._kept: dict[FileSize, Picture] = {}
 
     def of(self, row: int, prompt_tokens: int) -> tuple[Picture, ...]:
         """Return those of a cell's row, whose prompt has so many tokens with all turns before."""
@@ -33,17 +35,23 @@ class PromptPictures:
         if planned is None:
             return ()
         shape = planned.shape
-        key = shape.width, shape.height
-        if key not in self._kept:
-            self._kept[key] = self.times.picture(*key)
-        one = self._kept[key]
-        each = one.end + shape.markers
+        pictures = [self._find(file) for file in shape.sizes] * planned.times
+        around = shape.markers // shape.images
         own = max(0, int(self._plan.input_tokens[self._first + row]))
-        begin = prompt_tokens - each * planned.images
+        tokens = [picture.end + around for picture in pictures]
+        begin = prompt_tokens - sum(tokens)
         if shape.place == "first":
             begin -= own
-        starts = range(begin, begin + each * planned.images, each)
-        return tuple(one._replace(start=start, end=start + one.end) for start in starts)
+        starts = accumulate(tokens[:-1], initial=begin)
+        return tuple(
+            picture._replace(start=start, end=start + picture.end)
+            for picture, start in zip(pictures, starts, strict=True)
+        )
+
+    def _find(self, file: FileSize) -> Picture:
+        if file not in self._kept:
+            self._kept[file] = self.times.picture(file.width, file.height)
+        return self._kept[file]
 
 
 class PreparedArrivals:

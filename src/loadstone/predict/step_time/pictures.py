@@ -16,6 +16,7 @@ other machines there are no such measurements: all is guessed within a factor of
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -111,8 +112,11 @@ def picture_shares(plan: Plan) -> PictureShares:
     if pictures is None:
         return ()
     counts = np.bincount(pictures.shape, pictures.count, len(pictures.shapes)) / len(plan)
-    sizes = ((shape.width, shape.height) for shape in pictures.shapes)
-    return tuple((*size, float(mean)) for size, mean in zip(sizes, counts, strict=True))
+    means = defaultdict[tuple[int, int], float](float)
+    for shape, mean in zip(pictures.shapes, counts.tolist(), strict=True):
+        for file in shape.sizes:
+            means[file.width, file.height] += mean
+    return tuple((*size, mean) for size, mean in means.items())
 
 
 def mean_picture_s(times: PictureTimes | None, shares: PictureShares) -> tuple[float, float]:
