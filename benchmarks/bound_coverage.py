@@ -17,9 +17,9 @@ import numpy as np
 
 from loadstone.analyse.slo import SURE, bounds_of
 from loadstone.core.bounds import Bound
+from loadstone.core.metrics import Latency, Metrics, Requests
 from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution
-from loadstone.core.summary import Latency, Metrics, Requests
 from loadstone.core.vectors import Floats
 
 Draw = Callable[[np.random.Generator, int], Floats]

@@ -41,7 +41,8 @@ from scipy.stats import beta
 from loadstone import bench, compare, simulate
 from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.analyse.trend import FALSE_ALARMS, find_changes
-from loadstone.core.summary import CellSummary, Latency
+from loadstone.core.metrics import Latency
+from loadstone.core.summary import CellSummary
 from loadstone.measure.engines import llama_cpp
 
 Rng = np.random.Generator

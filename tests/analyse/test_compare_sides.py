@@ -34,12 +34,14 @@ from loadstone.analyse.compare.sides import RequestTimes, RunCell, open_run, sha
 from loadstone.analyse.stored_run import leave_out_copies, read_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import Latency, Metrics
+from loadstone.core.metrics import Requests as Requests_
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.core.settings import read_settings
 from loadstone.core.statistics.dependence import RESOLUTION
-from loadstone.core.summary import SCHEMA, CellSummary, Latency, Metrics, Summary, Verdict
-from loadstone.core.summary import Requests as Requests_
+from loadstone.core.summary import SCHEMA, CellSummary, Summary
+from loadstone.core.verdict import Verdict
 from loadstone.report.pages.comparison import explain_conclusions, setup_lines, show_conclusion
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.lengths import Length

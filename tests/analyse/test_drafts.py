@@ -14,8 +14,8 @@ from loadstone.analyse.drafts import COLUMNS, drafts_of, pool_drafts
 from loadstone.analyse.server_figures import server_figures
 from loadstone.core import arrays
 from loadstone.core.drafts import acceptance_of
+from loadstone.core.machine_figures import DraftFigures, Level, ServerFigures
 from loadstone.core.run_folder import records_schema, server_schema
-from loadstone.core.summary import DraftFigures, Level, ServerFigures
 from verdict_cells import PLAN, found, info_of, rows
 
 

@@ -17,8 +17,10 @@ from loadstone.analyse.server_figures import gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import GPUS, POOLS, Readings, find_meaning, select_gpu_labels
-from loadstone.core.summary import Finding, GpuFigures, Summary
+from loadstone.core.machine_figures import GpuFigures
+from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
+from loadstone.core.verdict import Finding
 from loadstone.measure.engines.observe import (
     GPU_SERIES,
     Observer,

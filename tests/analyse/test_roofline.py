@@ -15,7 +15,8 @@ from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.stored_run import read_run
 from loadstone.analyse.summary import late_findings
 from loadstone.core import run_folder
-from loadstone.core.summary import CellSummary, Roofline, Verdict
+from loadstone.core.summary import CellSummary, Roofline
+from loadstone.core.verdict import Verdict
 from report_folders import cell, length, run
 from summary_documents import summarise
 

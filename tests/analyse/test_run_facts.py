@@ -7,10 +7,12 @@ import pytest
 
 from loadstone.analyse.run_facts import RunFacts, engine_name, gpu_name, run_facts
 from loadstone.core.host import Host
+from loadstone.core.metrics import Metrics, Requests
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo, Target
 from loadstone.core.settings import read_settings
-from loadstone.core.summary import CellSummary, Metrics, Requests, Summary, Verdict
+from loadstone.core.summary import CellSummary, Summary
+from loadstone.core.verdict import Verdict
 
 TARGET = Target(
     url="http://x",

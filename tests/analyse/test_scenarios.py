@@ -14,9 +14,12 @@ import pytest
 from conftest import Loadstone
 from loadstone.analyse.scenario import scenario_findings
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import Metrics, Requests
+from loadstone.core.parts import SessionNumbers
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, Target
-from loadstone.core.summary import CellSummary, Metrics, Requests, SessionNumbers, Verdict
+from loadstone.core.summary import CellSummary
+from loadstone.core.verdict import Verdict
 from loadstone.measure.simulated_server import TimingServer
 from loadstone.workload.options import Options, SimulateOptions
 from loadstone.workload.scenarios import Rule, scenarios

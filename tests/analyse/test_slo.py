@@ -12,9 +12,9 @@ from loadstone import simulate
 from loadstone.analyse.slo import bounds_of, probability_of
 from loadstone.core.bounds import Bound
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import Latency, Metrics, Requests
 from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution
-from loadstone.core.summary import Latency, Metrics, Requests
 
 CLOSED = Load("concurrency", 4)
 

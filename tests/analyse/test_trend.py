@@ -14,8 +14,8 @@ import pytest
 from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.analyse.trend import ChangedMetric, TrendSeries, find_changes, least_runs
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import Latency
 from loadstone.core.plan import Load
-from loadstone.core.summary import Latency
 from loadstone.report.charts.bands import trend_figure
 from loadstone.report.data.wording import show_change
 from loadstone.report.pages.trend import render, write_page

@@ -7,7 +7,7 @@ import pytest
 
 from loadstone.analyse.verdict.finding import judge
 from loadstone.core.plan import Load
-from loadstone.core.summary import Finding, Verdict
+from loadstone.core.verdict import Finding, Verdict
 from verdict_cells import LOAD, Case, check, closed, found, plan_of, rows
 
 

@@ -14,7 +14,7 @@ from loadstone.analyse.verdict.requests import EventReader
 from loadstone.core import run_folder
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
-from loadstone.core.summary import Finding
+from loadstone.core.verdict import Finding
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan

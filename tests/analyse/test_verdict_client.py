@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from loadstone.core.metrics import Latency, Requests
+from loadstone.core.parts import ReplicaPart
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
-from loadstone.core.summary import Finding, Latency, ReplicaPart, Requests
+from loadstone.core.verdict import Finding
 from verdict_cells import COUNT, LOAD, TARGET, Case, Rows, check, closed, found, plan_of, rows
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from loadstone.analyse.server_figures import gpu_figures, server_figures
 from loadstone.core.gpu_metrics import Readings
-from loadstone.core.summary import Finding, GpuFigures
+from loadstone.core.machine_figures import GpuFigures
+from loadstone.core.verdict import Finding
 from test_verdict_server import Said, said, table
 from verdict_cells import Case, check, found, rows
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from loadstone.analyse.verdict.finding import finding as make_finding
 from loadstone.analyse.verdict.steady import Change, step, trend
+from loadstone.core.metrics import Requests
+from loadstone.core.parts import ReplicaPart
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
-from loadstone.core.summary import Finding, ReplicaPart, Requests
+from loadstone.core.verdict import Finding
 from loadstone.workload.arrivals import profile_arrivals
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan

@@ -9,9 +9,10 @@ import pytest
 from msgspec import structs
 
 from loadstone.analyse.verdict.run import kept_findings, run_findings, session_findings
+from loadstone.core.parts import SessionNumbers
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
-from loadstone.core.summary import Finding, SessionNumbers
+from loadstone.core.verdict import Finding
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import build
 from summary_documents import summarise, trusted

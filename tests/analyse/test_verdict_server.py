@@ -10,8 +10,9 @@ import pytest
 
 from loadstone.analyse.server_figures import server_figures
 from loadstone.core import run_folder
+from loadstone.core.machine_figures import Level, ServerFigures, TtftParts
 from loadstone.core.plan import Load
-from loadstone.core.summary import Finding, Level, ServerFigures, TtftParts
+from loadstone.core.verdict import Finding
 from loadstone.measure.engines.observe import read_metrics
 from loadstone.workload import agents
 from loadstone.workload.lengths import Length, Sessions

@@ -21,7 +21,7 @@ from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.settings import read_settings
-from loadstone.core.summary import Finding
+from loadstone.core.verdict import Finding
 from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic

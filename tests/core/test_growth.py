@@ -10,10 +10,10 @@ import pytest
 from loadstone import simulate
 from loadstone.analyse import metrics
 from loadstone.core import arrays
+from loadstone.core.metrics import Sustained
 from loadstone.core.pace import pace_of
 from loadstone.core.plan import Load
 from loadstone.core.statistics.growth import growth
-from loadstone.core.summary import Sustained
 
 
 def rows(due_s: np.ndarray, took_s: np.ndarray, tokens: np.ndarray) -> np.ndarray:

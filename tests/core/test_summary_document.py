@@ -11,15 +11,9 @@ import pytest
 
 import loadstone
 from loadstone.core.errors import InputError
-from loadstone.core.summary import (
-    CellSummary,
-    Finding,
-    Requests,
-    Steady,
-    Summary,
-    mean_tokens,
-    read,
-)
+from loadstone.core.metrics import Requests, Steady
+from loadstone.core.summary import CellSummary, Summary, mean_tokens, read
+from loadstone.core.verdict import Finding
 
 HERE = Path(__file__).resolve().parent
 DIALECTS = sorted((HERE.parent / "analyse" / "dialects").glob("*.json"))

@@ -17,8 +17,8 @@ from loadstone.analyse.summary import summary_of
 from loadstone.catalogue import parse_worker
 from loadstone.core.electricity import BOARDS, Electricity, parse_electricity
 from loadstone.core.errors import InputError
+from loadstone.core.machine_figures import GpuFigures, Level
 from loadstone.core.run_folder import read_info
-from loadstone.core.summary import GpuFigures, Level
 from loadstone.predict.power import board_power, gap_of
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from asked import options, plans
 from loadstone.catalogue import parse_deployment, parse_worker
-from loadstone.core.summary import Finding
+from loadstone.core.verdict import Finding
 from loadstone.engines import launch_of
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.search import measured as measured_runs

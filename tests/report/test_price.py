@@ -25,7 +25,7 @@ from loadstone.analyse.compare.price import (
 from loadstone.analyse.compare.ratio import OTHER_REPEATS
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
-from loadstone.core.summary import Metrics
+from loadstone.core.metrics import Metrics
 from loadstone.report.charts.lines import front as front_of
 from loadstone.report.data.frames import DOLLARS, frames
 from loadstone.report.data.pairs import effect

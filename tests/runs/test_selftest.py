@@ -23,9 +23,11 @@ from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRo
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
+from loadstone.core.metrics import Latency, Metrics, Requests
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.record import RequestRecord
-from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
+from loadstone.core.summary import CellSummary, Client
+from loadstone.core.verdict import Verdict
 from loadstone.measure.simulated_server import FixedLatency
 from loadstone.report.pages.selftest import render
 from loadstone.report.table import to_text

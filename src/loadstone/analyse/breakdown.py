@@ -14,9 +14,9 @@ from loadstone.analyse.metrics import parts
 from loadstone.analyse.sessions import cacheable_shares
 from loadstone.core import run_folder
 from loadstone.core.arrays import COLUMNS
+from loadstone.core.parts import PiecePart, ReplicaPart, TurnPart
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import PiecePart, ReplicaPart, TurnPart
 from loadstone.core.vectors import Ints64
 from loadstone.workload.draw import WARMUP_S
 

@@ -14,8 +14,10 @@ from loadstone.analyse.overtaking import find_overtakes
 from loadstone.analyse.slo import request_bounds
 from loadstone.core import arrays
 from loadstone.core.bounds import Bound, split_bound
+from loadstone.core.metrics import Metrics
+from loadstone.core.parts import ClassPart, Part
 from loadstone.core.plan import Load, Plan
-from loadstone.core.summary import CellSummary, ClassPart, Metrics, Part
+from loadstone.core.summary import CellSummary
 from loadstone.core.vectors import Array, Ints64
 
 if TYPE_CHECKING:

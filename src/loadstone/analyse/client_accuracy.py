@@ -11,8 +11,9 @@ from loadstone.analyse.verdict.finding import finding
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
-from loadstone.core.summary import CellSummary, Finding
+from loadstone.core.summary import CellSummary
 from loadstone.core.units import show_number, show_seconds
+from loadstone.core.verdict import Finding
 from loadstone.core.version import __version__
 
 SCHEMA = 1

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadstone.core.drafts import acceptance_of, pool_counts
+from loadstone.core.machine_figures import DraftFigures, ServerFigures
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import DraftFigures, ServerFigures
 from loadstone.engines.table import find_forced_drafts
 
 if TYPE_CHECKING:

@@ -14,17 +14,11 @@ from loadstone.analyse.verdict.finding import Findings, Origin, finding
 from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
+from loadstone.core.machine_figures import DraftFigures
+from loadstone.core.metrics import LATENCIES, Latency, Metrics, finite
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import (
-    LATENCIES,
-    CellSummary,
-    Finding,
-    Latency,
-    Metrics,
-    StatedNumber,
-    Summary,
-    finite,
-)
+from loadstone.core.summary import CellSummary, StatedNumber, Summary
+from loadstone.core.verdict import Finding
 
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _NEEDS_A_CLOCK = ("steady", "sustained", "achieved_rate_per_s", *_RATES)
@@ -53,7 +47,7 @@ class Stated(msgspec.Struct, kw_only=True, frozen=True):
     totals: dict[str, int | float | None] = {}
     under_way: float | None = None
     graded: summaries.Accuracy | None = None
-    drafts: summaries.DraftFigures | None = None
+    drafts: DraftFigures | None = None
 
 
 class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):

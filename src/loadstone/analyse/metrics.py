@@ -1,4 +1,4 @@
-"""Computes the numbers of one cell from its records. core.summary.Metrics defines them,
+"""Computes the numbers of one cell from its records. core.metrics.Metrics defines them,
 docs/metrics.md has the reasons.
 
 Symbols: t0 sent, t1 first and tT last arrival of output, T output tokens; all times in seconds.
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from loadstone.core import arrays
+from loadstone.core.metrics import LATENCIES, Latency, Metrics, Requests, Steady, Sustained
 from loadstone.core.pace import Pace, pace_of
+from loadstone.core.parts import Part
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, Distribution, SamplePool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_margin
-from loadstone.core.summary import LATENCIES, Latency, Metrics, Part, Requests, Steady, Sustained
 from loadstone.core.vectors import Array, Bools, Floats, Ints64
 
 if TYPE_CHECKING:

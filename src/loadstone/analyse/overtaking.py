@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from loadstone.core.parts import Overtakes
 from loadstone.core.plan import TrafficClass
-from loadstone.core.summary import Overtakes
 from loadstone.core.vectors import Array, Floats, Ints64
 
 _MAX_ASKED = 2000

@@ -11,9 +11,9 @@ import numpy as np
 from loadstone.analyse.classes import rows_of
 from loadstone.analyse.metrics import label_rows, measure_part
 from loadstone.core import arrays
+from loadstone.core.parts import SizePart
 from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.core.plan import Plan
-from loadstone.core.summary import SizePart
 from loadstone.core.vectors import Array, Floats, Ints64
 
 if TYPE_CHECKING:

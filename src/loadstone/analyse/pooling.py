@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from loadstone.core.metrics import Metrics, Steady, Sustained
 from loadstone.core.plan import Inputs
-from loadstone.core.summary import CellSummary, Metrics, Steady, Sustained
+from loadstone.core.summary import CellSummary
 
 _Rates = TypeVar("_Rates", Steady, Sustained)
 

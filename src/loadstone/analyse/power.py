@@ -9,8 +9,10 @@ from msgspec.structs import replace
 from loadstone.analyse.roofline import limits_of
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.electricity import Electricity
+from loadstone.core.machine_figures import GpuFigures, Level, PredictedPower
+from loadstone.core.metrics import Bounds
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import Bounds, CellSummary, GpuFigures, Level, PredictedPower
+from loadstone.core.summary import CellSummary
 from loadstone.predict.power import LEAST_OWN, board_power, gap_of
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import Latency, finite
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo
 from loadstone.core.settings import DeploymentRecord
-from loadstone.core.summary import CellSummary, Latency, Roofline, finite, mean_tokens
+from loadstone.core.summary import CellSummary, Roofline, mean_tokens
 
 if TYPE_CHECKING:
     from loadstone.predict.step_time.roofline import RooflineModel

@@ -33,9 +33,10 @@ import msgspec
 from loadstone.catalogue.engines import engine_title
 from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
+from loadstone.core.machine_figures import PoolFigures
 from loadstone.core.record import RunInfo
 from loadstone.core.settings import DeploymentRecord
-from loadstone.core.summary import PoolFigures, Summary, mean_tokens
+from loadstone.core.summary import Summary, mean_tokens
 from loadstone.engines.table import needs_gpu
 
 _LARGEST = 1 << 53

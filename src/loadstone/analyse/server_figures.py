@@ -23,8 +23,8 @@ import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.core.gpu_metrics import Readings, Series, reasons_in
+from loadstone.core.machine_figures import GpuFigures, Level, ServerFigures, TtftParts
 from loadstone.core.settings import FleetFigures
-from loadstone.core.summary import GpuFigures, Level, ServerFigures, TtftParts
 from loadstone.core.vectors import Floats
 from loadstone.engines.server_metrics import COUNTERS, GAUGES, READY, START_TIME, count_of
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadstone.core.arrays import mask_times
+from loadstone.core.metrics import Latency
+from loadstone.core.parts import SessionNumbers
 from loadstone.core.plan import Plan
 from loadstone.core.record import Target
 from loadstone.core.sessions import time_tasks
 from loadstone.core.statistics import distribution
-from loadstone.core.summary import Latency, SessionNumbers
 from loadstone.core.vectors import Ints64
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.workload.schedule import promised_tokens

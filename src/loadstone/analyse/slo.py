@@ -8,19 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.analyse.metrics import RequestBounds
-from loadstone.core.bounds import Bound, split_bound
+from loadstone.core.bounds import SLO_KEYS, TASK, Bound, SloBound, split_bound
+from loadstone.core.metrics import Latency, Metrics, Requests, latency_field
+from loadstone.core.parts import Part
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
-from loadstone.core.summary import (
-    SLO_KEYS,
-    TASK,
-    Latency,
-    Metrics,
-    Part,
-    Requests,
-    SloBound,
-    latency_field,
-)
 from loadstone.core.vectors import Floats
 
 SURE = 0.9

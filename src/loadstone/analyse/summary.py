@@ -49,28 +49,18 @@ from loadstone.core.arrays import (
     COLUMNS,
     mask_times,
 )
-from loadstone.core.bounds import Bound, split_bound
+from loadstone.core.bounds import SLO_KEYS, Bound, split_bound
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
+from loadstone.core.machine_figures import PoolFigures
+from loadstone.core.metrics import Latency, Metrics, RateInterval, Window
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.statistics import Distribution
 from loadstone.core.statistics.distribution import Z80, Z95
-from loadstone.core.summary import (
-    SCHEMA,
-    SLO_KEYS,
-    CellSummary,
-    Client,
-    Finding,
-    Latency,
-    Metrics,
-    PoolFigures,
-    RateInterval,
-    Summary,
-    Verdict,
-    Window,
-)
+from loadstone.core.summary import SCHEMA, CellSummary, Client, Summary
 from loadstone.core.vectors import Floats
+from loadstone.core.verdict import Finding, Verdict
 from loadstone.workload.schedule import promised_tokens
 
 if TYPE_CHECKING:

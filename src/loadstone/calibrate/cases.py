@@ -27,8 +27,8 @@ from loadstone.catalogue import Deployment, Worker
 from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
+from loadstone.core.machine_figures import DraftFigures
 from loadstone.core.plan import Inputs, Load, Plan
-from loadstone.core.summary import DraftFigures
 from loadstone.core.vectors import Bools, Floats, Ints64
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of

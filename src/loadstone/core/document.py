@@ -14,3 +14,8 @@ class Document:
         """Return what the command prints with `--json`: dicts, lists, numbers and text."""
         document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
         return document
+
+
+def null(name: str | None = None) -> Any:
+    """Make the default of a field that is printed as null where it is not known."""
+    return msgspec.field(name=name, default_factory=type(None))

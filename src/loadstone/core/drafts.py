@@ -4,7 +4,7 @@ S verify steps, D tokens drafted, A of these accepted: accepted length L = 1 + A
 that every step gives, and rate A/D. They are of sums: a mean of ratios would be another thing.
 """
 
-from loadstone.core.summary import DraftFigures
+from loadstone.core.machine_figures import DraftFigures
 
 
 def acceptance_of(length: float, drafted: float) -> float | None:

@@ -10,14 +10,14 @@ from typing import Literal, NamedTuple
 from loadstone.analyse.other_tools import DIALECTS
 from loadstone.analyse.summary import conclude
 from loadstone.core import host, run_folder
-from loadstone.core.bounds import parse_slo
+from loadstone.core.bounds import TASK, parse_slo
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.secrets import blank_words
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Interrupted, Signals
-from loadstone.core.summary import TASK, Summary
+from loadstone.core.summary import Summary
 from loadstone.core.version import __version__
 from loadstone.workload.options import OutputOptions, RunOptions
 

@@ -32,8 +32,9 @@ from loadstone.core.provenance import Provenance
 from loadstone.core.settings import FoundMax, SearchedLoad
 from loadstone.core.signals import Interrupted
 from loadstone.core.statistics.distribution import PERCENTILES
-from loadstone.core.summary import QUEUE_GROWS, SearchSummary, Summary
+from loadstone.core.summary import SearchSummary, Summary
 from loadstone.core.text import excerpt
+from loadstone.core.verdict import QUEUE_GROWS
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import Lengths, steady_states
 from loadstone.predict.step_time import StepModel

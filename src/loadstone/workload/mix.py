@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from loadstone.core.bounds import parse_slo
+from loadstone.core.bounds import TASK, parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
 from loadstone.core.pictures import Pictures
 from loadstone.core.plan import Blocks, Load, Plan, TrafficClass, adapter_names
 from loadstone.core.secrets import has_scheme, names_key
-from loadstone.core.summary import TASK
 from loadstone.core.vectors import Array, Floats, Ints32, Ints64
 from loadstone.core.yaml_text import decode_yaml
 from loadstone.workload.draw import WARMUP_S, Draw, Rows, ServerLimits, Workload

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from loadstone.analyse.compare.price import per_million
 from loadstone.analyse.compare.ratio import Reach, reach
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import Latency, Metrics, Window, finite
 from loadstone.core.plan import LoadKind
 from loadstone.core.statistics import PERCENTILES
-from loadstone.core.summary import CellSummary, Latency, Metrics, Window, finite
+from loadstone.core.summary import CellSummary
 
 _STATISTICS = {"mean": float("nan"), **PERCENTILES}
 _RATES = (

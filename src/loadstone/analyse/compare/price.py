@@ -15,7 +15,8 @@ from loadstone.analyse.run_facts import RunFacts, gpu_name
 from loadstone.catalogue.find import find_node, gpu_names, match_gpu, nearest, node_names
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
-from loadstone.core.summary import Metrics, PoolFigures, Window
+from loadstone.core.machine_figures import PoolFigures
+from loadstone.core.metrics import Metrics, Window
 
 _MAX_DOLLARS = 1_000_000
 """The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would

@@ -21,7 +21,7 @@ from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.record import Source
 from loadstone.core.statistics.dependence import RESOLUTION
-from loadstone.core.summary import Finding
+from loadstone.core.verdict import Finding
 
 Conclusion = Literal[
     "better",

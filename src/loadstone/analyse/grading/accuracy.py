@@ -22,10 +22,11 @@ from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.core import arrays, run_folder
 from loadstone.core.groups import by_key
+from loadstone.core.parts import Part
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.run_folder import GradedAnswer
-from loadstone.core.summary import Accuracy, CellSummary, Part, TaskAccuracy
+from loadstone.core.summary import Accuracy, CellSummary, TaskAccuracy
 
 if TYPE_CHECKING:
     import pyarrow as pa

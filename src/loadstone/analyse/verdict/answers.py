@@ -14,8 +14,8 @@ from loadstone.core.arrays import (
     drop_missing,
 )
 from loadstone.core.record import STOP_REASONS, Target
-from loadstone.core.summary import Finding
 from loadstone.core.vectors import Bools, Floats
+from loadstone.core.verdict import Finding
 from loadstone.workload.prompts import count_characters
 from loadstone.workload.schedule import promised_tokens
 

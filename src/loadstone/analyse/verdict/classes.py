@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from loadstone.analyse.overtaking import ignored
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
+from loadstone.core.parts import ClassPart
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo
-from loadstone.core.summary import ClassPart
 
 
 def class_findings(parts: Sequence[ClassPart], plan: Plan, info: CellInfo, cell: int) -> Findings:

@@ -23,8 +23,8 @@ from loadstone.core.arrays import (
     drop_missing,
 )
 from loadstone.core.statistics import Distribution
-from loadstone.core.summary import Finding
 from loadstone.core.vectors import Floats, Ints64
+from loadstone.core.verdict import Finding
 
 Spoilt = list[dict[str, Any]]
 """Metrics that an error spoils: `metric`, and of a latency its `percentile` and `value_s`."""

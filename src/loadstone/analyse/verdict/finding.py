@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from loadstone.core.record import Source
-from loadstone.core.summary import Finding, Severity, Verdict
 from loadstone.core.units import show_number, show_seconds
+from loadstone.core.verdict import Finding, Severity, Verdict
 
 Findings = Iterator[Finding]
 """What a rule yields."""

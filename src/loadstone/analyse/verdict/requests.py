@@ -15,10 +15,11 @@ from loadstone.analyse.metrics import CellNumbers
 from loadstone.analyse.verdict.finding import Origin
 from loadstone.core import arrays
 from loadstone.core.errors import InputError
+from loadstone.core.machine_figures import DraftFigures, GpuFigures, ServerFigures
+from loadstone.core.parts import ReplicaPart
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, Clock, Target
 from loadstone.core.statistics import Distribution
-from loadstone.core.summary import DraftFigures, GpuFigures, ReplicaPart, ServerFigures
 from loadstone.core.vectors import Array, Bools, Floats, Ints64
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from loadstone.analyse.verdict import answers, client, load, pictures, pooling, server, steady
 from loadstone.analyse.verdict.finding import can_hold
 from loadstone.analyse.verdict.requests import JudgedCell
-from loadstone.core.summary import Finding
+from loadstone.core.verdict import Finding
 
 _RULES = (
     load.interrupted,

@@ -10,10 +10,11 @@ from msgspec import UNSET
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding, finding_rows
+from loadstone.core.parts import SessionNumbers
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import MESSAGE_APIS, CellInfo, JournalDamage, RunInfo, Source
 from loadstone.core.settings import PredictionBasis
-from loadstone.core.summary import Roofline, SessionNumbers
+from loadstone.core.summary import Roofline
 
 
 class _File(msgspec.Struct):

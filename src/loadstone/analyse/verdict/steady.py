@@ -25,8 +25,8 @@ from loadstone.core import arrays
 from loadstone.core.pace import Unended
 from loadstone.core.statistics import Distribution
 from loadstone.core.statistics.dependence import Dependence, spread_between_places
-from loadstone.core.summary import Finding
 from loadstone.core.vectors import Floats
+from loadstone.core.verdict import Finding
 
 _LEAST_REQUESTS = BLOCKS * thresholds.BLOCK_REQUESTS
 _LEAST_CLOSED = BLOCKS * thresholds.CLOSED_BLOCK_REQUESTS

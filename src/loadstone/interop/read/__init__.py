@@ -16,7 +16,7 @@ import msgspec
 from loadstone.analyse.run_facts import engine_name, gpu_name
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
-from loadstone.core.summary import Finding
+from loadstone.core.verdict import Finding
 from loadstone.interop.read import detect, files, plain_csv
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.check import check

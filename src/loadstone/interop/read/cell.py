@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
+from loadstone.core.machine_figures import DraftFigures
 from loadstone.core.plan import Load, Phase
 from loadstone.core.record import RequestRecord, Status, TokenSource
-from loadstone.core.summary import Accuracy, DraftFigures, Finding
+from loadstone.core.summary import Accuracy
+from loadstone.core.verdict import Finding
 from loadstone.interop.read.drafts import read_drafts, read_speculation
 from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value

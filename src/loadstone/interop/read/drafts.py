@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadstone.core.drafts import pool_counts
-from loadstone.core.summary import DraftFigures
+from loadstone.core.machine_figures import DraftFigures
 from loadstone.interop.read.values import Value, keep
 
 _STEPS = "spec_decode_num_drafts|num_drafts"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loadstone.analyse.imported_run import CUT_AT_END
-from loadstone.core.summary import Finding
+from loadstone.core.verdict import Finding
 
 _SHOWN = 8
 _DOUBT = "Ask the source; draw no conclusions from this row."

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import TOTALS
 from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS
-from loadstone.core.summary import TOTALS
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
 from loadstone.interop.read.values import (

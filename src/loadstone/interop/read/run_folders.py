@@ -18,11 +18,12 @@ from loadstone.core import run_folder
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
+from loadstone.core.metrics import Bounds, Latency, Metrics, Requests
 from loadstone.core.plan import PHASES, Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.settings import ImportedFrom, RunSettings
 from loadstone.core.statistics import PERCENTILES
-from loadstone.core.summary import Bounds, CellSummary, Latency, Metrics, Requests
+from loadstone.core.summary import CellSummary
 from loadstone.core.vectors import Ints32
 from loadstone.core.version import __version__
 from loadstone.interop.read.cell import ResultCell

@@ -16,7 +16,8 @@ import msgspec
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.core.errors import InputError
-from loadstone.core.summary import CellSummary, Latency, finite
+from loadstone.core.metrics import Latency, finite
+from loadstone.core.summary import CellSummary
 from loadstone.interop.read.values import COUNTS, FACTS, drop_missing
 
 _LATENCIES = {

@@ -10,9 +10,10 @@ from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
 from loadstone.core import arrays, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.metrics import LATENCIES, TOTALS, Latency
 from loadstone.core.record import RunInfo
 from loadstone.core.statistics import STATISTICS
-from loadstone.core.summary import LATENCIES, TOTALS, CellSummary, Latency, Summary
+from loadstone.core.summary import CellSummary, Summary
 from loadstone.core.text import printable, to_csv
 
 _FACTS = (

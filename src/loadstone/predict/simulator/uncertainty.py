@@ -23,11 +23,11 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from loadstone.core.bounds import split_bound
+from loadstone.core.bounds import TASK, split_bound
+from loadstone.core.metrics import latency_field
 from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES, Z80
 from loadstone.core.statistics.quantiles import maxwell_quantile
-from loadstone.core.summary import TASK, latency_field
 from loadstone.core.vectors import Floats
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell

@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.core.bounds import Bound, parse_slo, split_bound
+from loadstone.core.bounds import TASK, Bound, parse_slo, split_bound
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
-from loadstone.core.summary import TASK
 from loadstone.core.vectors import Floats, Ints64
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.content import shares

@@ -15,9 +15,10 @@ import numpy as np
 from loadstone.analyse.metrics import latencies_of, measure_part
 from loadstone.analyse.slo import bounds_of, joint_probabilities, probability_of
 from loadstone.core.bounds import Bound, split_bound
+from loadstone.core.metrics import Latency, Requests
+from loadstone.core.parts import Part
 from loadstone.core.plan import Plan
 from loadstone.core.statistics import distribution
-from loadstone.core.summary import Latency, Part, Requests
 from loadstone.core.vectors import Floats
 from loadstone.engines.rules import Route
 from loadstone.predict.simulator.cell import run_cell

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from loadstone.analyse.power import unknown_power
 from loadstone.core.errors import InputError
-from loadstone.core.summary import PredictedPower
+from loadstone.core.machine_figures import PredictedPower
 from loadstone.predict.power import Power, board_power
 from loadstone.predict.step_time.roofline import RooflineModel
 from loadstone.recommend.demand.planning import Planning

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from loadstone.core.bounds import TASK
+from loadstone.core.metrics import latency_field
 from loadstone.core.plan import Load, Plan
-from loadstone.core.summary import TASK, latency_field
 from loadstone.core.vectors import Floats
 from loadstone.engines.rules import Route
 from loadstone.predict.simulator.fleet import Fleet, fleet_with

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.core.summary import PredictedPower
+from loadstone.core.machine_figures import PredictedPower
 from loadstone.recommend.judge.autoscaled import AutoscaledPlan
 from loadstone.recommend.judge.by_hour import ByHour, Span
 from loadstone.recommend.judge.host_memory import HostMemory

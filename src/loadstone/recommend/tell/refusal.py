@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loadstone.catalogue import parse_worker
-from loadstone.core.summary import TASK
+from loadstone.core.bounds import TASK
 from loadstone.core.units import show_seconds
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import SELDOM, steady_state

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from loadstone.analyse.verdict.thresholds import BUNCHED_S
 from loadstone.core.groups import by_key
-from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.units import show_load
+from loadstone.core.verdict import QUEUE_GROWS
 from loadstone.report.data.points import CellPoint, point_of_class
 from loadstone.report.data.repeats import merge_repeats
 from loadstone.report.data.series import ChartSeries, lengths_label, list_common, series_of

@@ -19,16 +19,11 @@ from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
+from loadstone.core.metrics import Metrics, Window
+from loadstone.core.parts import SessionNumbers
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.record import MESSAGE_APIS
-from loadstone.core.summary import (
-    Accuracy,
-    CellSummary,
-    Metrics,
-    Roofline,
-    SessionNumbers,
-    Window,
-)
+from loadstone.core.summary import Accuracy, CellSummary, Roofline
 from loadstone.core.units import judge_met, show_met, show_seconds, show_share
 from loadstone.report.data.statistic import (
     Estimate,

@@ -8,9 +8,9 @@ import msgspec
 from loadstone.analyse.compare.metric import predicted_rate, rate_interval
 from loadstone.analyse.compare.price import per_million
 from loadstone.analyse.compare.ratio import Reach, bounds, reach
+from loadstone.core.metrics import Latency, Metrics, Window
 from loadstone.core.plan import LoadKind
 from loadstone.core.statistics.distribution import Z80, Z95
-from loadstone.core.summary import Latency, Metrics, Window
 
 RateName = Literal["output_tokens_per_s", "total_tokens_per_s", "inputs_per_s", "documents_per_s"]
 PREDICTED = "80%, predicted"

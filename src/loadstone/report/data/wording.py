@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from datetime import date
 
 from loadstone.analyse.trend import ChangedMetric
-from loadstone.core.summary import Finding
 from loadstone.core.text import excerpt
+from loadstone.core.verdict import Finding
 
 
 def requests_a(noun: str, counts: Iterable[int | None]) -> str:

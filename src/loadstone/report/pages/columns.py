@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from loadstone.core.summary import CellSummary, Latency, Requests, SizePart, TaskAccuracy
+from loadstone.core.metrics import Latency, Requests
+from loadstone.core.parts import SizePart
+from loadstone.core.summary import CellSummary, TaskAccuracy
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.statistic import Estimate, value_of

@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import msgspec
 
-from loadstone.core.summary import CellSummary, ClassPart, latency_field
+from loadstone.core.metrics import latency_field
+from loadstone.core.parts import ClassPart
+from loadstone.core.summary import CellSummary
 from loadstone.core.units import show_met, show_number, show_seconds, show_share
 from loadstone.report.data.frames import load_label
 from loadstone.report.data.points import CellPoint

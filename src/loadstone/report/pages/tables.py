@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
-from loadstone.core.summary import CellSummary, ClassPart, StatedNumber, latency_field
+from loadstone.core.metrics import latency_field
+from loadstone.core.parts import ClassPart
+from loadstone.core.summary import CellSummary, StatedNumber
 from loadstone.core.units import show_load, show_met, show_number, show_seconds, show_share
 from loadstone.report.data.frames import (
     DOLLARS,

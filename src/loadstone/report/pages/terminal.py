@@ -7,28 +7,16 @@ from typing import Any
 
 from loadstone.analyse.ranking import RULE
 from loadstone.analyse.slo import SURE
+from loadstone.core.bounds import SloBound
 from loadstone.core.electricity import BOARDS
 from loadstone.core.groups import by_key
+from loadstone.core.machine_figures import PredictedPower
+from loadstone.core.metrics import Latency, Metrics, Requests
+from loadstone.core.parts import ClassPart, Part, PiecePart, SizePart
 from loadstone.core.plan import Load
 from loadstone.core.ranked_runs import Ranked
 from loadstone.core.settings import FirstToken
-from loadstone.core.summary import (
-    Accuracy,
-    CellSummary,
-    ClassPart,
-    Finding,
-    Latency,
-    Metrics,
-    Part,
-    PiecePart,
-    PredictedPower,
-    Requests,
-    ScenarioResult,
-    SizePart,
-    SloBound,
-    Summary,
-    TaskAccuracy,
-)
+from loadstone.core.summary import Accuracy, CellSummary, ScenarioResult, Summary, TaskAccuracy
 from loadstone.core.text import excerpt
 from loadstone.core.units import (
     show_gpus,
@@ -38,6 +26,7 @@ from loadstone.core.units import (
     show_seconds,
     show_share,
 )
+from loadstone.core.verdict import Finding
 from loadstone.report.data.points import share_of
 from loadstone.report.data.wording import join, show_finding
 from loadstone.report.pages.class_cost import tabulate_cost

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.core.summary import LATENCIES
+from loadstone.core.metrics import LATENCIES
 from loadstone.predict.sizing.options import texts
 from loadstone.workload import option_values as values
 from loadstone.workload.options import (

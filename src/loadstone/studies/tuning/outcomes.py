@@ -8,7 +8,8 @@ from pathlib import Path
 from loadstone.analyse.grading.paired import adjust, pair_answers, tell
 from loadstone.analyse.stored_run import read_run
 from loadstone.core import run_folder
-from loadstone.core.summary import CellSummary, Finding
+from loadstone.core.summary import CellSummary
+from loadstone.core.verdict import Finding
 from loadstone.studies.journal import Entry, read_entries
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.status import read_answer
