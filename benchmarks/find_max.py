@@ -33,7 +33,8 @@ from peers import write_tokenizer
 from loadstone.runs.bench import bench  # noqa: F401 - imported before the clock runs
 from loadstone.runs.find_max import find_max
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import Options, SimulateOptions, change, options_of
+from loadstone.workload.option_fields import change, options_of
+from loadstone.workload.options import Options, SimulateOptions
 
 Json = dict[str, Any]
 BOUNDS = "ttft_p99<500ms,tpot_p99<15ms"

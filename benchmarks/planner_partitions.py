@@ -35,7 +35,8 @@ from loadstone.recommend.demand.effort import Effort
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.recommend import recommend_mix
 from loadstone.recommend.tell.mixed import MixRecommendation
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
 _REQUESTS, _SEED, _MISS_COST, _CONFIDENCE = 1_500, 77, 3.0, 0.8

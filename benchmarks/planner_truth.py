@@ -52,7 +52,7 @@ from loadstone.recommend.demand.warm_up import warm_caches
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.search.candidates import make_candidate
 from loadstone.recommend.search.curve import parts_to_simulate
-from loadstone.workload.options import options_of
+from loadstone.workload.option_fields import options_of
 
 _KINDS = (
     "quiet and busy",

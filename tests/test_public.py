@@ -16,7 +16,8 @@ from loadstone.core import errors, run_folder, signals
 from loadstone.core.errors import InputError
 from loadstone.core.host import make_path
 from loadstone.runs import bench
-from loadstone.workload.options import Options, SimulateOptions, flags_of, json_schema
+from loadstone.workload.option_fields import flags_of, json_schema
+from loadstone.workload.options import Options, SimulateOptions
 from loadstone.workload.request import Timeouts
 from summary_documents import summarise
 from test_summary import CLOSED, make_run

@@ -87,7 +87,8 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> Summary:
     requests that fail are records.
     """
     from loadstone.runs.run import run
-    from loadstone.workload.options import Options, options_of
+    from loadstone.workload.option_fields import options_of
+    from loadstone.workload.options import Options
 
     return run(options_of({"url": url, **options}, Options))  # type: ignore[return-value]
 
@@ -101,7 +102,7 @@ def size(models: str | Sequence[str], **options: Any) -> Sizes:
     """
     from loadstone.predict.sizing.deployments import Sizes, sizes
     from loadstone.predict.sizing.options import SizeOptions
-    from loadstone.workload.options import options_of
+    from loadstone.workload.option_fields import options_of
 
     return Sizes(rows=sizes(options_of({"models": models, **options}, SizeOptions)))
 
@@ -115,7 +116,8 @@ def simulate(deployment: str, **options: Any) -> Summary | RankedRuns:
     them. Raises as bench() does.
     """
     from loadstone.runs.run import run
-    from loadstone.workload.options import SimulateOptions, options_of
+    from loadstone.workload.option_fields import options_of
+    from loadstone.workload.options import SimulateOptions
 
     return run(options_of({"deployment": deployment, **options}, SimulateOptions))
 
@@ -145,7 +147,7 @@ def tune(target: str, **options: Any) -> TuneResult:
     """
     from loadstone.studies.tuning.options import TuneOptions
     from loadstone.studies.tuning.tune import tune as race
-    from loadstone.workload.options import options_of
+    from loadstone.workload.option_fields import options_of
 
     simulate = bool(options.pop("simulate", False))
     return race(options_of({"target": target, **options}, TuneOptions), simulate)

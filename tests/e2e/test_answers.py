@@ -36,7 +36,8 @@ from conftest import (
     whole,
 )
 from loadstone.runs.bench import bench
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 from replies import DONE, is_well, repeats, sends, streams, tokens
 
 TOKENS = b"".join(chunk(token(f" t{n}")) for n in range(4))

@@ -20,7 +20,8 @@ from loadstone.measure.simulated_server import start
 from loadstone.runs.bench import bench
 from loadstone.runs.cells import Event
 from loadstone.runs.live_metrics import serving
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 
 Scraped = dict[str, float]
 

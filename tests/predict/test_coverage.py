@@ -22,7 +22,8 @@ from loadstone.predict.sizing.memory import engine_limits, memory_of, no_room
 from loadstone.predict.step_time.coverage import uncovered_load, widening
 from loadstone.predict.step_time.profile import leave_out, profile_of, remaining, uncovered_classes
 from loadstone.report.pages.validation import explain
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import Planner
 
 POINT = Point(

@@ -18,7 +18,8 @@ from loadstone.predict.step_time.pictures import PictureTimes
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.traffic import traffic_of
 from loadstone.runs.pictures import count_visual_tokens
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import Planner
 
 QWEN = "qwen3-vl-8b@1xh100"

@@ -28,7 +28,8 @@ from loadstone.predict.simulator.uncertainty import (
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import HOST, NAMES
 from loadstone.predict.step_time.profile import profile_of, rows_of
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import Planner
 
 FLOORS = {"product_s", "layer_s"}

@@ -14,7 +14,7 @@ from loadstone.recommend.judge.errors import UncertainFinalist
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.search.candidates import Candidate
 from loadstone.recommend.tell.document import Recommendation
-from loadstone.workload.options import options_of
+from loadstone.workload.option_fields import options_of
 
 BOUNDS = "ttft_p99<1s,tpot_p99<30ms"
 ASKED = {

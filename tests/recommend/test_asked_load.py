@@ -15,7 +15,8 @@ from loadstone.recommend.judge.errors import UncertainFinalist, unmeasured_error
 from loadstone.recommend.search.candidates import make_candidate
 from loadstone.recommend.search.curve import Curve
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import SimulateOptions
 from tiers import further
 
 CASES = [

@@ -28,7 +28,8 @@ from loadstone.recommend.recommend import recommend_mix
 from loadstone.recommend.search.layouts import list_machines
 from loadstone.recommend.tell.mixed import MixRecommendation
 from loadstone.workload.mix import ClassRequest
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
 PARTITIONS = Path(__file__).parents[2] / "benchmarks" / "planner_partitions.py"

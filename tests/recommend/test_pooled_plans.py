@@ -16,7 +16,7 @@ from loadstone.recommend.demand.planning import Planning, plan_for
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.search.candidates import closed_form_capacity
 from loadstone.recommend.tell.text import answer, plan_table
-from loadstone.workload.options import options_of
+from loadstone.workload.option_fields import options_of
 
 ASKED = {
     "model": "bge-m3", "endpoint": "embeddings", "inputs": "8", "input": "256", "rate": 50, "slo": "e2e_p99<300ms",

@@ -23,7 +23,7 @@ from loadstone.recommend.demand.traffic import traffic_of
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.tell.document import Recommendation
 from loadstone.recommend.tell.text import render
-from loadstone.workload.options import options_of
+from loadstone.workload.option_fields import options_of
 
 ASKED = {
     "model": "llama-3.1-8b", "slo": "ttft_p90<3s,task_p90<600s", "gpus": "h100", "gpus_max": 32, "engine": "vllm",

@@ -18,7 +18,8 @@ from loadstone.measure.engines import llama_cpp
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.runs.bench import bench
 from loadstone.runs.cells import Event
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,8 @@ from loadstone.commands import app
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.workload.mix import leave_out
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
 OPEN = ["a,rate=6,input=lognormal:200:0.5,output=20", "b,rate=2,input=1k,output=60", "c,rate=1,input=64,output=8"]  # fmt: skip

@@ -18,7 +18,8 @@ from loadstone.core.record import WatchedRequest
 from loadstone.core.settings import FoundMax, SearchedLoad
 from loadstone.core.summary import SCHEMA, Summary
 from loadstone.runs.find_max import NEAR, Probe, SearchAnswer, _search, _text, find_max
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import SimulateOptions
 
 NOTHING = Summary(
     schema=SCHEMA,

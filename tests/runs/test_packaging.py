@@ -15,7 +15,8 @@ import yaml
 import loadstone
 from loadstone.analyse.compare.metric import parse_bounds
 from loadstone.studies.file import read_study
-from loadstone.workload.options import Options, flags_of, options_of
+from loadstone.workload.option_fields import flags_of, options_of
+from loadstone.workload.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 HADOLINT = shutil.which("hadolint", path=sysconfig.get_path("scripts"))

@@ -17,7 +17,8 @@ from loadstone.core.settings import read_settings
 from loadstone.engines.launch import Container, Launch, RankCommand
 from loadstone.runs import provenance
 from loadstone.runs.bench import bench, digest_sent
-from loadstone.workload.options import ClientOptions, Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import ClientOptions, Options
 
 
 def launch_of(

@@ -17,7 +17,8 @@ from loadstone.engines.launch import Launch, RankCommand
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.studies.machines.client import LedRanks
 from loadstone.studies.measure import command_words
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 
 GIVEN: list[dict[str, Any]] = [
     {

@@ -15,7 +15,8 @@ from loadstone.runs.simulate import simulate
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 from loadstone.studies.show import StudyEstimate, estimate, remarks
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import SimulateOptions
 
 STUDY = """\
 study: s

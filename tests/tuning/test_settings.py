@@ -6,7 +6,7 @@ from loadstone.core.errors import InputError
 from loadstone.studies.tuning.contest import make_contest
 from loadstone.studies.tuning.options import TuneOptions
 from loadstone.studies.tuning.settings import FlagValues, Setting, combine, find_heavier, read_flags
-from loadstone.workload.options import options_of
+from loadstone.workload.option_fields import options_of
 
 LLAMA = "llama-3.1-8b@1xh100/engine=vllm"
 

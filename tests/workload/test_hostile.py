@@ -25,7 +25,8 @@ from loadstone.core.errors import InputError
 from loadstone.workload import dataset, trace
 from loadstone.workload.arrivals import parse_profile
 from loadstone.workload.lengths import parse_length, parse_think, parse_tokens
-from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
+from loadstone.workload.option_fields import flags_of, options_of
+from loadstone.workload.options import Options, SimulateOptions
 from loadstone.workload.planning import plan_of
 
 READERS: list[Callable[..., Any]] = [trace.read, dataset.read]

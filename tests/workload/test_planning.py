@@ -13,7 +13,8 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.workload.draw import Beyond
 from loadstone.workload.lengths import Length
-from loadstone.workload.options import Options, change
+from loadstone.workload.option_fields import change
+from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic

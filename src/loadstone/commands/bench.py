@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from loadstone.commands.flags import Explain, Json, Strict, option, takes
 from loadstone.commands.output import show_run
 from loadstone.core.errors import InputError
-from loadstone.workload.options import RUN, Options
+from loadstone.workload.option_fields import RUN
+from loadstone.workload.options import Options
 
 if TYPE_CHECKING:
     from loadstone.core.ranked_runs import RankedRuns

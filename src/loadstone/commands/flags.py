@@ -10,15 +10,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from loadstone.core import plugins
-from loadstone.workload.options import (
-    RUN,
-    Flag,
-    Flags,
-    SimulateOptions,
-    fields_of,
-    flags_of,
-    options_of,
-)
+from loadstone.workload.option_fields import RUN, Flag, Flags, fields_of, flags_of, options_of
+from loadstone.workload.options import SimulateOptions
 
 Command = Callable[..., None]
 Kind = TypeVar("Kind", bound=Flags)

@@ -6,7 +6,8 @@ from typing import Annotated
 from loadstone.commands.flags import option, takes
 from loadstone.commands.output import print_json
 from loadstone.core.errors import InputError
-from loadstone.workload.options import WHERE, LaunchOptions
+from loadstone.workload.option_fields import WHERE
+from loadstone.workload.start_options import LaunchOptions
 
 
 @takes(LaunchOptions)

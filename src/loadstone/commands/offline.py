@@ -4,7 +4,7 @@ import sys
 
 from loadstone.commands.flags import Explain, Json, Strict, takes
 from loadstone.commands.output import show_run
-from loadstone.workload.options import OfflineOptions
+from loadstone.workload.start_options import OfflineOptions
 
 
 @takes(OfflineOptions)

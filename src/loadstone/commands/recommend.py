@@ -7,7 +7,7 @@ from typing import Annotated
 from loadstone.commands.flags import Explain, Json, option, takes
 from loadstone.commands.output import print_json, print_text
 from loadstone.recommend.demand.options import RecommendOptions
-from loadstone.workload.options import RUN
+from loadstone.workload.option_fields import RUN
 
 
 @takes(RecommendOptions)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from loadstone.commands.flags import Explain, option, takes
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
 from loadstone.studies.tuning.options import TuneOptions
-from loadstone.workload.options import RUN
+from loadstone.workload.option_fields import RUN
 
 if TYPE_CHECKING:
     from loadstone.studies.tuning.tune import RaceProgress

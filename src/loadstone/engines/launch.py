@@ -19,7 +19,7 @@ from loadstone.catalogue.deployment.deployment import Draft, Worker
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
-from loadstone.workload.options import StartOptions
+from loadstone.workload.start_options import StartOptions
 
 Runtime = Literal["docker", "podman", "enroot", "pyxis", "apptainer"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

@@ -18,7 +18,7 @@ class _Wing(ModuleType):
         """See loadstone.recommend()."""
         from loadstone.recommend import recommend as planner
         from loadstone.recommend.demand.options import RecommendOptions
-        from loadstone.workload.options import options_of
+        from loadstone.workload.option_fields import options_of
 
         return planner.advise(options_of({"model": model, **options}, RecommendOptions))
 

@@ -16,7 +16,7 @@ from loadstone.recommend.tell.document import Recommendation
 from loadstone.recommend.tell.mixed import MixRecommendation, write_mix
 from loadstone.recommend.tell.plans import write_recommendation
 from loadstone.recommend.tell.refusal import explain_refusal
-from loadstone.workload.options import check_limits
+from loadstone.workload.option_fields import check_limits
 
 _WIDTH = 110
 

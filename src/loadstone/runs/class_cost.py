@@ -11,8 +11,10 @@ from loadstone.analyse.class_cost import class_cost
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.summary import Summary
+from loadstone.workload.load_options import LoadOptions, WorkloadOptions
 from loadstone.workload.mix import read_classes
-from loadstone.workload.options import LoadOptions, RunOptions, WorkloadOptions, change
+from loadstone.workload.option_fields import change
+from loadstone.workload.options import RunOptions
 from loadstone.workload.planning import plan_of
 
 Run = TypeVar("Run", bound=RunOptions)

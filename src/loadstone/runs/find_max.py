@@ -42,15 +42,10 @@ from loadstone.runs.bench import bench
 from loadstone.runs.cells import Event, Listener
 from loadstone.runs.simulate import simulate
 from loadstone.runs.targets import find_servers
-from loadstone.workload.options import (
-    Options,
-    RunOptions,
-    SimulateOptions,
-    StartOptions,
-    TargetOptions,
-    change,
-)
+from loadstone.workload.option_fields import change
+from loadstone.workload.options import Options, RunOptions, SimulateOptions, TargetOptions
 from loadstone.workload.planning import Planner
+from loadstone.workload.start_options import StartOptions
 
 CONFIDENCE = 0.9
 NEAR = 1.05

@@ -13,7 +13,9 @@ from loadstone.engines import launch_named
 from loadstone.engines.launch import Launch, site_of
 from loadstone.measure.engines.launch import READY_S, LaunchError, RunningEngine
 from loadstone.measure.engines.process import free_port
-from loadstone.workload.options import Options, StartOptions, changed_flags
+from loadstone.workload.option_fields import changed_flags
+from loadstone.workload.options import Options
+from loadstone.workload.start_options import StartOptions
 
 
 def check_start(options: Options) -> None:

@@ -38,18 +38,12 @@ from loadstone.runs import execution
 from loadstone.runs.deployments import deployment_record
 from loadstone.runs.preflight import salt_of
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import (
-    LoadOptions,
-    OfflineOptions,
-    OutputOptions,
-    RunOptions,
-    SimulateOptions,
-    SimulatorOptions,
-    WorkloadOptions,
-    changed_flags,
-)
+from loadstone.workload.load_options import LoadOptions, WorkloadOptions
+from loadstone.workload.option_fields import changed_flags
+from loadstone.workload.options import OutputOptions, RunOptions, SimulateOptions, SimulatorOptions
 from loadstone.workload.planning import plan_of
 from loadstone.workload.prompts import PromptWriter, Vocabulary
+from loadstone.workload.start_options import OfflineOptions
 
 _EVENT_BYTES = 1
 _WARMUP_TOKENS = 16

@@ -42,14 +42,10 @@ from loadstone.runs.launched import check_start
 from loadstone.runs.pictures import check_endpoint, count_visual_tokens, parts_of
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.draw import Beyond
+from loadstone.workload.load_options import EarlyEndOptions
+from loadstone.workload.option_fields import change
 from loadstone.workload.option_values import check_headers, parse_structured
-from loadstone.workload.options import (
-    ClientOptions,
-    EarlyEndOptions,
-    Options,
-    change,
-    pooling_task,
-)
+from loadstone.workload.options import ClientOptions, Options, pooling_task
 from loadstone.workload.pictures import PictureWriter
 from loadstone.workload.planning import Planner, until_precise
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text

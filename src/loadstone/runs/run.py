@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loadstone.workload.options import Options, RunOptions, SimulateOptions, change
+from loadstone.workload.option_fields import change
+from loadstone.workload.options import Options, RunOptions, SimulateOptions
 
 if TYPE_CHECKING:
     from loadstone.core.ranked_runs import RankedRuns

@@ -53,12 +53,8 @@ from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.runs.autoscale import Scaling, check_scaled, with_start_up
 from loadstone.runs.pictures import count_visual_tokens
-from loadstone.workload.options import (
-    SimulateOptions,
-    SimulatorOptions,
-    change,
-    pooling_task,
-)
+from loadstone.workload.option_fields import change
+from loadstone.workload.options import SimulateOptions, SimulatorOptions, pooling_task
 from loadstone.workload.planning import Planner
 from loadstone.workload.prompts import CHARACTERS_PER_TOKEN
 

@@ -21,7 +21,8 @@ from loadstone.core.text import excerpt
 from loadstone.core.units import parse_seconds
 from loadstone.core.yaml_text import RefusedYamlError, check_yaml
 from loadstone.engines.launch import Runtime
-from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
+from loadstone.workload.option_fields import LOAD, WORKLOAD, flags_of
+from loadstone.workload.options import Options
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 20

@@ -24,8 +24,9 @@ from loadstone.studies.file import ACCEPTANCE, StudyFile
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.plan import PlannedCell, PlannedLaunch
 from loadstone.studies.supervise import Measure, RunningLaunch, find_run
+from loadstone.workload.option_fields import flags_of, options_of
 from loadstone.workload.option_values import seconds
-from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
+from loadstone.workload.options import Options, SimulateOptions
 
 _MAX_ERRORS = 0.999
 """That `--max-errors` takes."""

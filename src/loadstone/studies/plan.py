@@ -23,7 +23,8 @@ from loadstone.engines import EMBEDDED
 from loadstone.runs import find_max
 from loadstone.studies.file import ACCEPTANCE, EngineSettings, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
-from loadstone.workload.options import Options, SimulateOptions, options_of, values_of
+from loadstone.workload.option_fields import options_of, values_of
+from loadstone.workload.options import Options, SimulateOptions
 from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from loadstone.studies.file import ACCEPTANCE, LOAD_FLAGS, NAME, WORKLOAD_FLAGS, Seconds, Study
-from loadstone.workload.options import Options, SimulateOptions, json_schema
+from loadstone.workload.option_fields import json_schema
+from loadstone.workload.options import Options, SimulateOptions
 
 
 def study_schema() -> dict[str, Any]:

@@ -34,7 +34,8 @@ from loadstone.runs.simulate import check
 from loadstone.studies.file import ACCEPTANCE, StudyFile
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.status import deployment_name
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
 
 _ROUNDS = 12

@@ -15,6 +15,7 @@ from loadstone.workload import agents, arrivals, dataset, option_values, real_te
 from loadstone.workload.checks import CheckSet, mix, read_checks
 from loadstone.workload.draw import Beyond, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions, parse_length, parse_think
+from loadstone.workload.load_options import CheckOptions, LoadOptions, WorkloadOptions
 from loadstone.workload.mix import (
     MAX_CLASSES,
     WORKLOAD_KEYS,
@@ -26,18 +27,8 @@ from loadstone.workload.mix import (
     read_class,
     read_classes,
 )
-from loadstone.workload.options import (
-    CheckOptions,
-    LoadOptions,
-    Options,
-    RunOptions,
-    WorkloadOptions,
-    change,
-    changed_flags,
-    check_limits,
-    options_of,
-    pooling_task,
-)
+from loadstone.workload.option_fields import change, changed_flags, check_limits, options_of
+from loadstone.workload.options import Options, RunOptions, pooling_task
 from loadstone.workload.pictures import Pictured, parse_pictures
 from loadstone.workload.pooled import read_pooled
 from loadstone.workload.schedule import make_plan

@@ -10,13 +10,9 @@ from loadstone.core.plan import Inputs, PoolingTask
 from loadstone.core.vectors import Ints32
 from loadstone.workload.draw import GROUPS, LENGTHS, Draw, Rows, Workload, roll
 from loadstone.workload.lengths import Length, parse_length
-from loadstone.workload.options import (
-    RunOptions,
-    WorkloadOptions,
-    changed_flags,
-    pooling_task,
-    values_of,
-)
+from loadstone.workload.load_options import WorkloadOptions
+from loadstone.workload.option_fields import changed_flags, values_of
+from loadstone.workload.options import RunOptions, pooling_task
 
 _OF_THESE = ("input", "range-ratio", "seed", "scenario", "plan")
 """Options of a workload that hold for texts, too."""

@@ -11,7 +11,14 @@ from typing import Any
 
 from loadstone.core.errors import InputError
 from loadstone.core.units import TOKEN_UNITS, parse_counts
-from loadstone.workload.options import ARGUMENT, DEPLOYMENT, ENGINE, Flags, flag, list_in_docstring
+from loadstone.workload.option_fields import (
+    ARGUMENT,
+    DEPLOYMENT,
+    ENGINE,
+    Flags,
+    flag,
+    list_in_docstring,
+)
 
 _TOKENS = re.compile(r"([0-9]+)\s*([km]?)", re.IGNORECASE)
 _EXAMPLES = {

@@ -11,8 +11,9 @@ from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.recommend.demand.options import RecommendOptions, SearchOptions
+from loadstone.workload.load_options import WorkloadOptions
 from loadstone.workload.mix import ClassRequest, rate_shares, read_classes, show_bounds
-from loadstone.workload.options import WorkloadOptions, changed_flags, options_of
+from loadstone.workload.option_fields import changed_flags, options_of
 
 MAX_DIVIDED = 4
 """Classes whose every division into fleets is looked at: 15 of four, 52 of five."""

@@ -12,7 +12,8 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import PoolingTask
 from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
-from loadstone.workload.options import (
+from loadstone.workload.load_options import WorkloadOptions
+from loadstone.workload.option_fields import (
     ARGUMENT,
     AT_LEAST_0,
     LOAD,
@@ -21,7 +22,6 @@ from loadstone.workload.options import (
     WORKLOAD,
     Flags,
     Limits,
-    WorkloadOptions,
     flag,
     group,
     list_in_docstring,

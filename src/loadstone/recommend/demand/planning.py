@@ -19,7 +19,7 @@ from loadstone.recommend.demand.effort import FULL, Effort
 from loadstone.recommend.demand.options import ChoiceOptions, RecommendOptions, SearchOptions
 from loadstone.recommend.demand.traffic import Traffic, read_bounds, traffic_of
 from loadstone.workload.mix import ClassRequest
-from loadstone.workload.options import check_limits
+from loadstone.workload.option_fields import check_limits
 
 
 def _ignore(line: str) -> None:

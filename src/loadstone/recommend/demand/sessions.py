@@ -14,8 +14,8 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import SteadyState
 from loadstone.recommend.demand.effort import Effort
+from loadstone.workload.load_options import LoadOptions
 from loadstone.workload.mix import Mix
-from loadstone.workload.options import LoadOptions
 from loadstone.workload.planning import Planner
 
 MAX_CALLS = 12_000

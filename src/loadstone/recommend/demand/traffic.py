@@ -39,13 +39,9 @@ from loadstone.recommend.demand.sessions import (
 )
 from loadstone.runs.pictures import count_visual_tokens
 from loadstone.workload.draw import stagger
+from loadstone.workload.load_options import LoadOptions
 from loadstone.workload.mix import ClassRequest
-from loadstone.workload.options import (
-    LoadOptions,
-    RunOptions,
-    SimulateOptions,
-    SimulatorOptions,
-)
+from loadstone.workload.options import RunOptions, SimulateOptions, SimulatorOptions
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import promised_tokens
 

@@ -43,14 +43,8 @@ from loadstone.studies.tuning.settings import (
     read_value,
     tuned_flags,
 )
-from loadstone.workload.options import (
-    CheckOptions,
-    LoadOptions,
-    WorkloadOptions,
-    check_limits,
-    flags_of,
-    values_of,
-)
+from loadstone.workload.load_options import CheckOptions, LoadOptions, WorkloadOptions
+from loadstone.workload.option_fields import check_limits, flags_of, values_of
 
 MOST_SETTINGS = 32
 """More are not raced: each costs two launches at least."""

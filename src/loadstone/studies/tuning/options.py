@@ -9,21 +9,19 @@ from loadstone.core.errors import InputError
 from loadstone.core.metrics import LATENCIES
 from loadstone.predict.sizing.options import texts
 from loadstone.workload import option_values as values
-from loadstone.workload.options import (
+from loadstone.workload.load_options import CheckOptions, LoadOptions, WorkloadOptions
+from loadstone.workload.option_fields import (
     LOAD,
     RUN,
     SEARCH,
     TARGET,
-    CheckOptions,
     Flags,
     Limits,
-    LoadOptions,
-    StartOptions,
-    WorkloadOptions,
     flag,
     group,
     list_in_docstring,
 )
+from loadstone.workload.start_options import StartOptions
 
 _LATENCIES = tuple(name.removesuffix("_s") for name in LATENCIES)
 _TAIL = re.compile(r"(p50|p90|p95|p99):(\w+)")

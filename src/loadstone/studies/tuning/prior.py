@@ -20,7 +20,8 @@ from loadstone.predict.simulator.uncertainty import fleet_slopes, median_figures
 from loadstone.predict.step_time import StepModel
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.tuning.belief import Prior
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
 
 _RATE = "output_tokens_per_s"
