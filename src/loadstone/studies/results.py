@@ -8,8 +8,8 @@ from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.summary import CellSummary
 from loadstone.core.units import show_met, show_number, show_seconds
+from loadstone.report.pages.cell_words import pick_clock
 from loadstone.report.pages.columns import show_p50
-from loadstone.report.pages.terminal import pick_clock
 from loadstone.report.table import Shown, Table, drop_empty_columns, show_verdict
 from loadstone.studies.status import StudyStatus
 

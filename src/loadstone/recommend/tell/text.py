@@ -9,7 +9,7 @@ from loadstone.recommend.judge.by_hour import ByHour
 from loadstone.recommend.judge.host_memory import HostMemory
 from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
 from loadstone.report.data.wording import spell
-from loadstone.report.pages.terminal import describe_power
+from loadstone.report.pages.explanations import describe_power
 from loadstone.report.table import MAX_NOTES, Footnote, Shown, Table
 
 ROUTED = {
