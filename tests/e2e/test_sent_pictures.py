@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -287,6 +289,44 @@ SPELT = 8
 """Tokens that the tiny vocabulary spells a mark of llama.cpp's with, beyond one."""
 
 
+@contextlib.contextmanager
+def seeing_llama(folder: Path, *more: str) -> Iterator[str]:
+    """Serve the tiny model that sees with llama-server."""
+    try:
+        server = llama_cpp.find() or llama_cpp.fetch()
+    except InputError as error:
+        pytest.skip(str(error))
+    url = f"http://127.0.0.1:{free_port()}"
+    words = [
+        str(server), "--model", str(TINY / "llama" / "tiny.gguf"), "--mmproj",
+        str(TINY / "llama" / "mmproj.gguf"), "--port", url.rpartition(":")[2], "--host",
+        "127.0.0.1", "--parallel", "1", "--ctx-size", "8192", "--no-warmup", *more,
+    ]  # fmt: skip
+    log = folder / "log"
+    with serve(words, "llama.cpp", log_path=log, url=url, env=dict(os.environ), timeout_s=60):
+        yield url
+
+
+def repeat_a_file(
+    loadstone: Loadstone, url: str, folder: Path, more: str = ""
+) -> dict[str, dict[str, str]]:
+    """Ask of one file twice, and then of another one with the same pixels: what is found."""
+    image = pytest.importorskip("PIL.Image")
+    pixels = draw_pixels("k", 320, 320, "noise")
+    for name, level in (("first", 1), ("other", 9)):
+        file = io.BytesIO()
+        image.fromarray(pixels).save(file, "PNG", compress_level=level)
+        (folder / f"{name}.jsonl").write_text(asking([data_url(file.getvalue())]))
+    told = {}
+    for name, file_name in (("first", "first"), ("same", "first"), ("other", "other")):
+        asked = f"bench {url} --dataset {folder / file_name}.jsonl --output 2 --warmup 0"
+        load = f"--concurrency 1 --requests 1 {more} --out {folder / name}"
+        done = loadstone(*f"{asked} {load}".split())
+        assert done.code == 0
+        told[name] = findings(folder / name)
+    return told
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not TINY.is_dir(), reason="shared/data/tiny_models is not beside this checkout")
 @pytest.mark.parametrize(
@@ -297,22 +337,10 @@ SPELT = 8
 def test_llama_server_bounds_pictures_as_its_rule_says(
     loadstone: Loadstone, tmp_path: Path, most: int | None, tokens: set[int]
 ) -> None:
-    try:
-        server = llama_cpp.find() or llama_cpp.fetch()
-    except InputError as error:
-        pytest.skip(str(error))
     (tmp_path / "config.json").write_text(json.dumps(PIXTRAL))
-    url = f"http://127.0.0.1:{free_port()}"
-    words = [
-        str(server), "--model", str(TINY / "llama" / "tiny.gguf"), "--mmproj",
-        str(TINY / "llama" / "mmproj.gguf"), "--port", url.rpartition(":")[2], "--host",
-        "127.0.0.1", "--parallel", "1", "--ctx-size", "8192", "--no-warmup",
-        *(["--image-max-tokens", str(most)] if most else []),
-    ]  # fmt: skip
     of_engine = f"engine=llama.cpp{f',image_max_tokens={most}' if most else ''}"
     asked = f"--images 1 --image-size {SIZES} --input 16 --output 2 --warmup 0 --concurrency 1"
-    log = tmp_path / "log"
-    with serve(words, "llama.cpp", log_path=log, url=url, env=dict(os.environ), timeout_s=60):
+    with seeing_llama(tmp_path, *(["--image-max-tokens", str(most)] if most else [])) as url:
         done = loadstone(
             *f"bench {url} {asked} --requests 12 --out {tmp_path}".split(),
             *("--deployment", f"{tmp_path}@1xh200/tp1,{of_engine}"),
@@ -325,6 +353,23 @@ def test_llama_server_bounds_pictures_as_its_rule_says(
     assert ("images_rescaled" in found) == (most is None)
     assert most or "1,024" in found["images_rescaled"]
     assert "visual_tokens_differ" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TINY.is_dir(), reason="shared/data/tiny_models is not beside this checkout")
+def test_the_same_pixels_in_another_file_are_new_to_llama_server(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    with seeing_llama(tmp_path) as url:
+        again = repeat_a_file(loadstone, url, tmp_path, "--salt none")
+    cached = [records(tmp_path / name)[0]["cached_tokens"] for name in ("first", "same", "other")]
+    assert max(cached[0], cached[2]) < 10
+    assert cached[1] > 400
+    assert {name: "image_cache_helped" in found for name, found in again.items()} == {
+        "first": False,
+        "same": True,
+        "other": False,
+    }
 
 
 @pytest.mark.slow
@@ -342,13 +387,20 @@ def test_vllm_counts_pictures_as_planned(loadstone: Loadstone, tmp_path: Path) -
     ]  # fmt: skip
     env = os.environ | launch.RECIPES["vLLM"].environment
     asked = f"--images uniform:1:2 --image-size 100x100,{SIZES} --input 40 --output 2 --warmup 0"
-    load = f"--concurrency 2 --requests 12 --endpoint chat --out {tmp_path}"
+    load = f"--concurrency 2 --requests 12 --endpoint chat --out {tmp_path / 'run'}"
     with serve(words, "vLLM", log_path=tmp_path / "log", url=url, env=env, timeout_s=300):
         done = loadstone(
             *f"bench {url} {asked} {load}".split(),
             *("--deployment", f"{TINY / 'vlm'}@1xh200/tp1,engine=vllm"),
         )
-    assert done.code == 0
-    rows = records(tmp_path)
+        assert done.code == 0
+        again = repeat_a_file(loadstone, url, tmp_path)
+    rows = records(tmp_path / "run")
     assert {row["status"] for row in rows} == {"ok"}
     assert all(row["visual_tokens"] == row["visual_tokens_planned"] for row in rows)
+    assert {name: "image_cache_helped" in found for name, found in again.items()} == {
+        "first": False,
+        "same": True,
+        "other": False,
+    }
+    assert "1 picture the server had 1 prepared" in again["same"]["image_cache_helped"]

@@ -250,6 +250,8 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
             "preemptions",
             "prefix_hits",
             "prefix_queries",
+            "picture_hits",
+            "picture_queries",
             "transferred_tokens",
             "output_tokens",
         },

@@ -27,10 +27,12 @@ _MOST_SIZES, _GROUPS = 8, 4
 
 def visual_tokens(plan: Plan, rows: Ints64, counted: Floats, inputs: Floats) -> Floats:
     """Return the visual tokens of requests by the plan's rows: those that the server states, else
-    its prompt tokens beyond the text that was asked for; NaN where nothing tells."""
-    text_tokens = np.where(plan.turn[rows] > 0, -1, plan.input_tokens[rows])
+    its prompt tokens beyond the text that was asked for; NaN where nothing tells, as of later
+    turns, whose prompts have the pictures before them, too."""
+    text_tokens = plan.input_tokens[rows]
     beyond = np.where(text_tokens > 0, inputs - text_tokens, np.nan)
-    return np.where(np.isnan(counted), beyond, counted)
+    seen = np.where(np.isnan(counted), beyond, counted)
+    return np.where(plan.turn[rows] > 0, np.nan, seen)
 
 
 def sizes_of(

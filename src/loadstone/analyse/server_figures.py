@@ -6,6 +6,8 @@ share these names:
     preemptions        counter, requests put back in the queue with their KV lost
     prefix_hits        counter, prompt tokens taken from a prefix cache
     prefix_queries     counter, prompt tokens looked for in it
+    picture_hits       counter, pictures taken from a cache of prepared ones
+    picture_queries    counter, pictures looked for in it
 
 `engines/server_metrics.py` has the engines' own names; `measure/engines/observe.py` always keeps
 these.
@@ -172,6 +174,8 @@ _GAINED = (
     "preemptions",
     "prefix_hits",
     "prefix_queries",
+    "picture_hits",
+    "picture_queries",
     "output_tokens",
     "draft_steps",
     "draft_tokens",

@@ -42,6 +42,7 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     preemptions     requests put back in the queue with their KV lost
     prefix_hits     prompt tokens taken from a prefix cache
     prefix_queries  prompt tokens looked for in it
+    picture_hits    pictures taken from a cache of prepared ones; picture_queries: looked for in it
     draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place
                     in the draft
     accepted_length tokens that such a step gives, as gauges have it
@@ -62,6 +63,8 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     preemptions: float | None = None
     prefix_hits: float | None = None
     prefix_queries: float | None = None
+    picture_hits: float | None = None
+    picture_queries: float | None = None
     output_tokens: float | None = None
     ttft_s: float | None = None
     write_late_s: float | None = None

@@ -6,6 +6,8 @@ kv_usage           gauge, share of the KV cache in use
 preemptions        counter, requests put back in the queue with their KV lost
 prefix_hits        counter, prompt tokens taken from a prefix cache
 prefix_queries     counter, prompt tokens looked for in it
+picture_hits       counter, pictures taken from a cache of prepared ones; picture_queries: looked
+                   for in it
 draft_steps        counter, steps that verified drafts
 draft_tokens       counter, tokens drafted; draft_accepted: of these accepted
 draft_accepted_by_position  the same by the place in the draft, which a label tells

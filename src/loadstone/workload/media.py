@@ -45,14 +45,18 @@ def embed_files(item: Any, folder: Path) -> None:
         part[kind] = {**(named if isinstance(named, dict) else {}), "url": url}
 
 
-def picture_sizes(prompt: str) -> tuple[FileSize, ...]:
-    """Return the sizes of a data set's prompt's pictures, which embed_files() has looked at."""
+def picture_urls(prompt: str) -> list[str]:
+    """Return the data URLs of a data set's prompt's pictures, which embed_files() has looked at."""
     if '"image_url"' not in prompt:
-        return ()
+        return []
     item = msgspec.json.decode(prompt)
     parts = _parts(item["messages"] if isinstance(item, dict) else item)
-    urls = [part["image_url"]["url"] for part in parts if part.get("type") == "image_url"]
-    return tuple(_picture(_decode(url), url).size for url in urls)
+    return [part["image_url"]["url"] for part in parts if part.get("type") == "image_url"]
+
+
+def picture_sizes(prompt: str) -> tuple[FileSize, ...]:
+    """Return the sizes of these pictures."""
+    return tuple(_picture(_decode(url), url).size for url in picture_urls(prompt))
 
 
 def picture_bytes(prompt: str) -> int:

@@ -1,15 +1,18 @@
 """Asks what became of the pictures in prompts: did they come in time, and whole?"""
 
 import math
+from collections import Counter
 
 import numpy as np
 
 from loadstone.analyse.pictures import visual_tokens
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
-from loadstone.analyse.verdict.requests import JudgedCell
+from loadstone.analyse.verdict.requests import JudgedCell, RequestTable
 from loadstone.core.pictures import Pictures
-from loadstone.core.vectors import Array, Bools, Floats
+from loadstone.core.plan import Plan
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
+from loadstone.workload.media import picture_urls
 
 
 def pictures(cell: JudgedCell) -> Findings:
@@ -32,6 +35,7 @@ def pictures(cell: JudgedCell) -> Findings:
     upload, ttft = _median(done.sent_end_s - done.sent_s), _median(done.first_s - done.sent_s)
     if cell.streams and upload > thresholds.UPLOAD_SHARE * ttft:
         yield finding("upload_dominates", upload_s=upload, share=upload / ttft)
+    yield from _cached(cell, table, done)
     seen = visual_tokens(cell.plan, rows, done.visual_tokens, done.input_tokens)
     if np.isnan(seen).all():
         yield finding("image_count_unknown")
@@ -42,11 +46,59 @@ def pictures(cell: JudgedCell) -> Findings:
     counts = _count_each(table.shape[rows], seen / table.count[rows])
     yield from _differ(table, counts, by_difference=bool(np.isnan(done.visual_tokens).any()))
     yield from _rescaled(table, counts)
+
+
+def _cached(cell: JudgedCell, table: Pictures, done: RequestTable) -> Findings:
+    """Find new pictures that a prefix cache had; or, by the server's count, that its cache of
+    prepared pictures had beyond those that the plan sends again. Later turns do so with all before
+    them."""
+    plan, rows = cell.plan, cell.plan_rows(done)
     cached = np.nan_to_num(done.cached_tokens) / np.maximum(1.0, done.input_tokens)
-    made = np.array([not shape.files for shape in table.shapes])[table.shape[rows]]
-    reused = made & (table.group[rows] < 0) & (cached > thresholds.PICTURE_CACHED_SHARE)
+    reused = (cached > thresholds.PICTURE_CACHED_SHARE) & (table.group[rows] < 0)
+    reused &= ~(plan.turn[rows] > 0)
+    sent = cell.plan_rows(cell.requests)
+    earlier = np.arange(plan.rows(cell.number).start)
+    of_file = reused & _are_files(table, rows)
+    if of_file.any():
+        # Of a data set's, those that no other request of the run before it or of this cell has.
+        here, before = _count_urls(plan, table, sent), _count_urls(plan, table, earlier)
+        reused[of_file] = [
+            any(here[url] == 1 and url not in before for url in picture_urls(plan.prompts[prompt]))
+            for prompt in plan.prompt[rows[of_file]].tolist()
+        ]
     if reused.any():
         yield finding("image_cache_helped", requests=int(reused.sum()), sent=len(done))
+        return
+    server = cell.server
+    if server is None or not server.picture_hits or plan.has_sessions:
+        return
+    images, group = table.images(sent), table.group[sent]
+    urls = _count_urls(plan, table, sent)
+    new = int(images[(group < 0) & ~_are_files(table, sent)].sum())
+    new += sum(int(images[group == number].max()) for number in np.unique(group[group >= 0]))
+    new += len(urls.keys() - _count_urls(plan, table, earlier).keys()) if urls else 0
+    pictures = int(images.sum())
+    # Another client's pictures may have been all that is looked for beyond these requests' own.
+    hits = server.picture_hits - max(0.0, (server.picture_queries or 0.0) - pictures)
+    if hits > pictures - new:
+        repeats = pictures - new
+        yield finding("image_cache_helped.counters", hits=hits, pictures=pictures, repeats=repeats)
+
+
+def _are_files(table: Pictures, rows: Ints64) -> Bools:
+    """Tell of rows whether their pictures are a data set's."""
+    of_shapes = np.array([bool(shape.files) for shape in table.shapes])
+    return np.asarray(of_shapes[table.shape[rows]] & (table.count[rows] > 0))
+
+
+def _count_urls(plan: Plan, table: Pictures, rows: Ints64) -> Counter[str]:
+    """Count how often rows send each of a data set's pictures."""
+    prompts = plan.prompt[rows[_are_files(table, rows)]]
+    urls = Counter[str]()
+    for prompt, times in zip(*np.unique(prompts, return_counts=True), strict=True):
+        for url in picture_urls(plan.prompts[prompt]):
+            urls[url] += int(times)
+    return urls
 
 
 def _median(values: Floats) -> float:
