@@ -125,7 +125,7 @@ def test_a_list_of_models_keeps_pools_whole() -> None:
             r"'2\*\(8xh200' is no N\*\(…\) of prefill workers",
         ),
         ("deepseek-r1@prefill=1.5*(8xh200)+decode=8xh200", r"'1\.5\*\(8xh200\)' is no N"),
-        ("deepseek-r1@prefill=8xh200+encode=8xh200", "is no pool"),
+        ("deepseek-r1@prefill=8xh200+rerank=8xh200", "is no pool"),
         ("@prefill=8xh200+decode=8xh200", "names no model"),
         ("deepseek-r1@prefill=8xh20z+decode=8xh200", "prefill pool: .*no GPU or node"),
         ("deepseek-r1@prefill=4096*(4096xh200/tp1)+decode=8xh200", "GPUs; write 1 to"),

@@ -445,7 +445,7 @@ def _measure_pool(pool: PoolFigures, cell: CellSummary) -> PoolFigures:
     output's."""
     window = cell.lasting()
     output, total = window.output_tokens_per_s, window.total_tokens_per_s
-    rates = {"decode": output}
+    rates = {"decode": output, "both": total}
     if output is not None and total is not None:
         rates["prefill"] = total - output
     rate = rates.get(pool.role)

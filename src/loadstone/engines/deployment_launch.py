@@ -117,10 +117,15 @@ def launch_deployment(deployment: Deployment, site: Site = ANYWHERE) -> Deployme
     if hosts == 1:
         host, addresses = site.host, (HERE if site.host == _ALL else site.host,)
     pools: dict[Role, list[Launch]] = {pool.role: [] for pool in deployment.pools}
-    sites = []
+    sites: list[Site] = []
     for role, worker, first, place in placed:
         nodes = addresses[first : first + worker.nodes]
-        sites.append(msgspec.structs.replace(place, nodes=nodes, host=host))
+        encoders = (
+            ()
+            if role == "encode"
+            else tuple(site.address for site in sites if site.role == "encode")
+        )
+        sites.append(msgspec.structs.replace(place, nodes=nodes, host=host, encoders=encoders))
         pools[role].append(launch_of(worker, sites[-1]))
     decoder = deployment.decoder
     rules = rules_of(decoder)

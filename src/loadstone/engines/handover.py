@@ -1,9 +1,12 @@
-"""Says whether the pools of a deployment can hand KV caches over, and how long one is on its
-way."""
+"""Says whether the pools of a deployment can hand KV caches and pictures over, and how long a cache
+is on its way."""
 
 from collections.abc import Iterator
+from itertools import chain
 from math import gcd
 from typing import NamedTuple
+
+import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
@@ -11,7 +14,7 @@ from loadstone.engines import rules_of
 from loadstone.engines.rules import EngineRules, Handover
 from loadstone.engines.sharding.rank import CacheLayer, sequence_bytes
 
-_SHARE = 0.75
+SHARE = 0.75
 """Of a network's bandwidth: Mooncake's own measurements with vLLM and SGLang have 71 and 82 % of
 the line."""
 _USUAL_NIC = 50e9
@@ -53,24 +56,72 @@ def link_of(prefill: Worker, decode: Worker, handover: Handover) -> Link:
     cache = tuple(layer for rank in rules_of(decode).ranks for layer in rank.cache)
     pairs = min(prefill.tp, decode.tp)
     nics = (gpu.nic_bytes_per_s or _USUAL_NIC for gpu in (prefill.gpu, decode.gpu))
-    return Link(cache, decode.tp, pairs * _SHARE * min(nics), handover.latency_s)
+    return Link(cache, decode.tp, pairs * SHARE * min(nics), handover.latency_s)
 
 
-def handover_of(deployment: Deployment) -> Handover:
-    """Return how the pools of a deployment hand caches over. Raises InputError where they
-    cannot."""
-    prefill, decode = _rules_of_both(deployment)
-    handover, problem = decode.handover, next(_problems(prefill, decode), None)
-    if handover is None or problem is not None:
+def picture_bytes_per_s(encode: Worker, language: Worker) -> float:
+    """Return at which rate embeddings leave a worker that encodes: over one network card."""
+    return SHARE * min(gpu.nic_bytes_per_s or _USUAL_NIC for gpu in (encode.gpu, language.gpu))
+
+
+def language_worker(worker: Worker) -> Worker:
+    """Return the worker whose pictures others encode: without the tower, if its engine leaves it
+    out."""
+    encoding = rules_of(worker).encoding
+    if encoding is None or encoding.keeps_tower:
+        return worker
+    model = msgspec.structs.replace(worker.model, vision_parameters=0)
+    return msgspec.structs.replace(worker, model=model)
+
+
+def handover_of(deployment: Deployment) -> Handover | None:
+    """Return how the pools of a deployment hand caches over; None: prefill and decode are not
+    apart. Raises InputError where its pools cannot work together."""
+    problem = handover_problem(deployment)
+    if problem is not None:
         raise InputError(f"{deployment.name}: {problem}")
+    prefill, decode = _rules_of_both(deployment)
+    handover = decode.handover
+    if handover is None or not deployment.hands_over:
+        return None
     balanced = prefill.worker.argument("load_balance_method") in _BALANCED
     by_room = not (balanced and prefill.version >= handover.balances_since)
     return handover._replace(by_room=handover.by_room and by_room)
 
 
 def handover_problem(deployment: Deployment) -> str | None:
-    """Return why the pools of a deployment cannot hand caches over; None where they can."""
-    return next(_problems(*_rules_of_both(deployment)), None)
+    """Return why the pools of a deployment cannot work together; None where they can."""
+    prefill, decode = _rules_of_both(deployment)
+    problems = _problems(prefill, decode) if deployment.hands_over else iter(())
+    if deployment.encoders is not None:
+        problems = chain(_picture_problems(rules_of(deployment.encoders.worker), prefill), problems)
+    return next(problems, None)
+
+
+def _picture_problems(encode: EngineRules, prefill: EngineRules) -> Iterator[str]:
+    """List why the one cannot encode pictures for the other, each with what would work."""
+    worker, engine, encoding = encode.worker, prefill.worker.engine, prefill.encoding
+    if worker.engine != engine:
+        yield (
+            f"{worker.engine} cannot encode pictures for {engine}; give all pools one engine, e.g."
+            f" engine={engine}"
+        )
+    elif encoding is None:
+        yield f"{engine} has no pool that encodes pictures; vllm and sglang have"
+    elif min(encode.version, prefill.version) < encoding.since:
+        since = ".".join(map(str, encoding.since))
+        yield f"{engine} encodes pictures apart since {since}; write a later version="
+    elif encode.encoder(encode.limits()) is None:
+        yield (
+            f"{worker.model.name} takes no pictures, or how it does is not known; leave encode= out"
+        )
+    elif encoding.types and not worker.model.model_type.startswith(encoding.types):
+        yield (
+            f"{engine} encodes pictures of {worker.model.model_type} within their prompts' workers"
+            " alone; leave encode= out, or use vllm"
+        )
+    elif worker.dp > 1 or worker.pp > 1:
+        yield "a worker that encodes has tp alone; write more workers in place of dp and pp"
 
 
 def _rules_of_both(deployment: Deployment) -> tuple[EngineRules, EngineRules]:

@@ -62,8 +62,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     arguments    of the engine's own command line, as (flag, value), passed as they are; value None:
                  a flag alone
     environment  of the engine
-    role         of a worker where prefill and decode have pools: its pool's, or `router`; `place`:
-                 its number among the workers of its node
+    role         of a worker of a pool: its pool's, or `router`; `place`: its number among the
+                 workers of its node
+    encoders     addresses of the workers that encode pictures for it
     """
 
     model: str | None = None
@@ -82,6 +83,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     environment: tuple[tuple[str, str], ...] = ()
     role: Role | Literal["router"] | None = None
     place: int = 0
+    encoders: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:

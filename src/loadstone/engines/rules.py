@@ -218,6 +218,21 @@ class Handover(NamedTuple):
         return max_seqs * 3 if max_seqs <= self.twice_up_to else max_seqs
 
 
+class PictureHandover(NamedTuple):
+    """Says how a worker that encodes pictures hands them to one that computes prompts.
+
+    since        the first release that can
+    types        what the types of text models begin with, whose pictures it can; none: all
+    keeps_tower  the worker that computes prompts loads the tower all the same
+    together     requests that a step encodes at most
+    """
+
+    since: Version
+    types: tuple[str, ...] = ()
+    keeps_tower: bool = False
+    together: int = 1 << 30
+
+
 class EngineRules:
     """Says how the engine of a deployment behaves. Properties and methods raise InputError where an
     argument of the engine's is no number, or not one of its choices.
@@ -247,6 +262,7 @@ class EngineRules:
     static_argument    its argument for the share of memory that weights and cache get, if it lowers
                        that for chunks
     handover           how its prefill workers hand caches to its decode workers; None: they cannot
+    encoding           how its workers that encode pictures alone hand them over; None: it has none
     picture_arguments  its arguments for pictures, and the first release that has each
     turns_pictures     it turns a picture as its file says of the camera
     router_in_image    whether the router between them is in the engine's own image
@@ -273,6 +289,7 @@ class EngineRules:
     priority_argument: ClassVar[tuple[str, str] | None] = None
     static_argument: ClassVar[str] = ""
     handover: ClassVar[Handover | None] = None
+    encoding: ClassVar[PictureHandover | None] = None
     picture_arguments: ClassVar[Mapping[str, Version]] = {}
     turns_pictures: ClassVar[bool] = False
     router_in_image: ClassVar[bool] = True

@@ -20,6 +20,7 @@ from loadstone.engines.rules import (
     Era,
     Handover,
     Offload,
+    PictureHandover,
     Scheduling,
 )
 from loadstone.engines.sharding.adapters import AdapterSlots
@@ -193,6 +194,13 @@ class Sglang(EngineRules):
     benchmarks have 0.5 to 2 ms. A prefill rank of attention-DP is bootstrap_room modulo dp
     (follow_bootstrap_room of its pull request 16110; before, round_robin did the same).
     """
+    encoding = PictureHandover(
+        since=(0, 5, 7),
+        types=("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "kimi", "deepseek_v3"),
+        together=8,
+    )
+    """Of handle_encoder_disaggregation and SGLANG_ENCODER_MAX_BATCH_SIZE, 0.5.23. Kimi-VL's and
+    K2.5's text models are DeepSeek-V3's and K2's."""
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -465,7 +473,8 @@ class Sglang(EngineRules):
             return 0
         if worker.switch("disable_piecewise_cuda_graph"):
             return 0
-        if worker.ep > 1 or worker.attention_dp or worker.pp > 1 or model.vision_parameters:
+        sees = model.vision_parameters or model.visual
+        if worker.ep > 1 or worker.attention_dp or worker.pp > 1 or sees:
             return 0
         if worker.gpu.vendor != "nvidia" or worker.is_speculative:
             return 0
@@ -570,25 +579,28 @@ class Sglang(EngineRules):
 
     def _pool_flags(self, site: Site) -> Flags:
         """Return those of a worker of a pool: it waits for its peers at a port of its own, and
-        DeepEP's kernels are those of its work."""
-        prefills, deepep = (
-            site.role == "prefill",
-            self.worker.argument("moe_a2a_backend") == "deepep",
-        )
+        DeepEP's kernels are those of its work. Who decodes alone sees no pictures."""
+        prefills, apart = site.role == "prefill", site.role in ("prefill", "decode")
+        deepep = apart and self.worker.argument("moe_a2a_backend") == "deepep"
+        told = bool(site.encoders) and site.role != "decode"
         return [
-            ("disaggregation-mode", site.role),
+            ("disaggregation-mode", site.role if apart else None),
             ("disaggregation-bootstrap-port", _BOOTSTRAP_PORT + site.place if prefills else None),
-            (
-                "deepep-mode",
-                ("normal" if prefills else "low_latency") if deepep and site.role else None,
-            ),
+            ("deepep-mode", ("normal" if prefills else "low_latency") if deepep else None),
+            ("encoder-only", site.role == "encode"),
+            ("language-only", told),
+            ("encoder-urls", site.encoders if told else None),
         ]
 
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return its own router (package sglang-router), which sends a request to both pools at
-        once, each time to the less busy of two workers."""
-        program = ["python3", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
+        once, each time to the less busy of two workers. Of encoders it knows nothing."""
+        program = ["python3", "-m", "sglang_router.launch_router"]
+        both = [worker.address for worker in workers if worker.role == "both"]
+        program += ["--worker-urls", *both] if both else ["--pd-disaggregation"]
         for worker in workers:
+            if worker.role not in ("prefill", "decode"):
+                continue
             program += [f"--{worker.role}", worker.address]
             if worker.role == "prefill":
                 program.append(str(_BOOTSTRAP_PORT + worker.place))

@@ -28,6 +28,7 @@ from loadstone.engines.rules import (
     Era,
     Handover,
     Offload,
+    PictureHandover,
     Scheduling,
 )
 from loadstone.engines.sharding.adapters import AdapterSlots
@@ -115,6 +116,9 @@ _TRANSFERS = {
     "decode": '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}',
 }
 """By pool; NIXL itself takes who sends from each request, as the router has it."""
+
+
+_EMBEDDINGS_FOLDER = "/tmp/ec_cache"  # noqa: S108  named in a command for the user
 
 
 def runtime_bytes(worker: Worker) -> float:
@@ -543,11 +547,12 @@ class Vllm(EngineRules):
             ("enable-chunked-prefill", chunks),
             ("no-enable-chunked-prefill", chunks is False),
             ("enable-prefix-caching", prefixes),
-            ("no-enable-prefix-caching", prefixes is False),
+            ("no-enable-prefix-caching", prefixes is False or site.role == "encode"),
             *self._task_flags,
             ("compilation-config", self._compilation),
             ("speculative-config", self._speculation),
             ("kv-transfer-config", _TRANSFERS.get(site.role or "")),
+            *self._encoding_flags(site),
             *self._offload_flags,
             *self.lora_flags,
             *self._picture_flags,
@@ -576,7 +581,7 @@ class Vllm(EngineRules):
             renamed=renamed,
             env=env,
         )
-        if site.role is None:
+        if site.role not in _TRANSFERS:
             return command
         port = str(
             _SIDE_PORT + _SIDE_PORTS * site.place
@@ -584,14 +589,43 @@ class Vllm(EngineRules):
         return command._replace(env=(*env, (f"{_SIDE}_PORT", port)), own_address=f"{_SIDE}_HOST")
 
     router_in_image = False
+    encoding = PictureHandover(since=(0, 13), keeps_tower=True)
+    """0.11.1 had it first, with a connector of another name."""
 
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return vllm-router (a package of its own), which waits for the prefill worker's answer,
-        and hands its transfer's parameters to the decode worker."""
+        and hands its transfer's parameters to the decode worker. Before encoders it is the proxy
+        among vLLM's examples, which has each picture encoded first."""
+        if any(worker.role == "encode" for worker in workers):
+            roles = {"encode": ("encode",), "prefill": ("prefill",), "decode": ("both", "decode")}
+            named = {
+                name: ",".join(worker.address for worker in workers if worker.role in those)
+                for name, those in roles.items()
+            }
+            return Command(
+                ["python3", "disagg_epd_proxy.py"],
+                [(f"{name}-servers-urls", urls or "disable") for name, urls in named.items()],
+            )
         urls = [word for worker in workers for word in (f"--{worker.role}", worker.address)]
         return Command(
             ["vllm-router", "--vllm-pd-disaggregation", *urls], [("policy", "power_of_two")]
         )
+
+    def _encoding_flags(self, site: Site) -> Flags:
+        """Return those of a worker that encodes pictures, or has them encoded: embeddings are files
+        of a folder that all see."""
+        encodes = site.role == "encode"
+        if not encodes and (not site.encoders or site.role == "decode"):
+            return []
+        config = {
+            "ec_connector": "ECExampleConnector",
+            "ec_role": "ec_producer" if encodes else "ec_consumer",
+            "ec_connector_extra_config": {"shared_storage_path": _EMBEDDINGS_FOLDER},
+        }
+        return [
+            ("ec-transfer-config", json.dumps(config)),
+            ("enable-request-id-headers", True),
+        ]
 
     @property
     def _offload_flags(self) -> Flags:

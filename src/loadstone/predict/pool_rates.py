@@ -68,7 +68,7 @@ def rates_of(options: SizeOptions) -> list[PoolRates]:
                 f"--answer {answer}: is a part of --context; give a longer --context, of prompt and"
                 " answer"
             )
-        if not deployment.is_split:
+        if not deployment.hands_over:
             raise InputError(
                 f"--answer: {deployment.name} has one pool; write prefill=…+decode=…, or leave"
                 " it out"
@@ -84,7 +84,7 @@ def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -
     pool = decode.prefill
     if pool is None:
         raise InputError(f"{deployment.name}: has one pool; write prefill=…+decode=…")
-    prefill, (prefilling, decoding) = pool.fleet, deployment.pools
+    prefill, (prefilling, decoding) = pool.fleet, deployment.language
     seconds, together = prompts_s(prefill, prompt_tokens)
     users = most_users(decode, pool.rules, prompt_tokens, answer_tokens)
     tpot_s = decode_tpot_s(decode, users, prompt_tokens, answer_tokens)

@@ -377,7 +377,7 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     towers = deployment.model.vision_parameters or any(
         "tower" in assumption for assumption in deployment.model.assumed
     )
-    workers = [pool.worker for pool in deployment.pools]
+    workers = [pool.worker for pool in deployment.language]
     basis = PredictionBasis(
         assumed=list(deployment.model.assumed),
         not_read="images or sound" if towers else "",
@@ -414,7 +414,8 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
 
 def _note_pictures(plan: Plan, fleet: Fleet, settings: RunSettings) -> None:
     """Note in what a prediction rests on that prompts have pictures."""
-    times = picture_times_of(fleet.pools[-1].model)
+    encoders = fleet.encoders
+    times = picture_times_of(fleet.pools[-1].model) if encoders is None else encoders.times
     if plan.pictures is not None and settings.basis is not None and times is not None:
         settings.basis.not_read, settings.basis.pictures_guessed = "", times.guessed
 

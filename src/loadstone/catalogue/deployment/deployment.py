@@ -269,7 +269,7 @@ class DeployedPool(msgspec.Struct, frozen=True):
 
 class Deployment(msgspec.Struct, frozen=True):
     """Holds pools of workers: one worker that does both, or a pool that prefills and one that
-    decodes, in this order."""
+    decodes, in this order. One that encodes pictures may stand before either."""
 
     pools: tuple[DeployedPool, ...]
 
@@ -280,8 +280,23 @@ class Deployment(msgspec.Struct, frozen=True):
 
     @property
     def is_split(self) -> bool:
-        """Return whether prefill and decode have workers of their own."""
+        """Return whether there are pools."""
         return len(self.pools) > 1
+
+    @property
+    def encoders(self) -> DeployedPool | None:
+        """Return the pool that encodes pictures; None: whoever computes prompts does."""
+        return self.pools[0] if self.pools[0].role == "encode" else None
+
+    @property
+    def language(self) -> tuple[DeployedPool, ...]:
+        """Return the pools that have the language model."""
+        return self.pools[1:] if self.encoders else self.pools
+
+    @property
+    def hands_over(self) -> bool:
+        """Return whether prefill and decode have workers of their own."""
+        return len(self.language) > 1
 
     @property
     def boards_w(self) -> float:
@@ -291,7 +306,7 @@ class Deployment(msgspec.Struct, frozen=True):
     @property
     def prefiller(self) -> Worker:
         """Return the worker that computes prompts."""
-        return self.pools[0].worker
+        return self.language[0].worker
 
     @property
     def decoder(self) -> Worker:

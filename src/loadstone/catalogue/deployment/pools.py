@@ -1,5 +1,7 @@
 """Reads the shorthand of a deployment whose prefill and decode have pools of workers of their own:
-`deepseek-r1@prefill=4*(4xgb200/tp4)+decode=32xgb200/dp32,ep32,attention-dp`."""
+`deepseek-r1@prefill=4*(4xgb200/tp4)+decode=32xgb200/dp32,ep32,attention-dp`. Encoders of pictures
+may stand before them, or before workers that do both:
+`qwen3-vl-8b@encode=1xh100/tp1+both=2*(1xh100/tp1)`."""
 
 import re
 from typing import Literal, NamedTuple
@@ -7,11 +9,11 @@ from typing import Literal, NamedTuple
 from loadstone.catalogue.deployment.alternatives import split_commas
 from loadstone.core.errors import InputError
 
-Role = Literal["both", "prefill", "decode"]
-ROLES: tuple[Role, ...] = ("prefill", "decode")
+Role = Literal["encode", "both", "prefill", "decode"]
+ROLES: tuple[Role, ...] = ("encode", "both", "prefill", "decode")
 EXAMPLE = "deepseek-r1@prefill=2*(8xh200/tp8)+decode=8xh200/dp8,attention-dp"
 _MAX_WORKERS = 4096
-_POOLS = re.compile(r"@\s*(?:prefill|decode)\s*=", re.IGNORECASE)
+_POOLS = re.compile(rf"@\s*(?:{'|'.join(ROLES)})\s*=", re.IGNORECASE)
 _NEXT = re.compile(r"\+\s*(?=[a-z]+\s*=\s*[0-9(])", re.IGNORECASE)
 _POOL = re.compile(r"\s*([a-z]+)\s*=\s*(.*?)\s*", re.IGNORECASE | re.DOTALL)
 _WORKERS = re.compile(
@@ -57,14 +59,20 @@ def split_pools(text: str) -> list[PoolText]:
                 f"deployment {text!r}: {role} is given twice; write one pool with more workers"
             )
         pools[role] = workers, hardware, options
-    for role in ROLES:
+    language: tuple[Role, ...] = ("both",) if "both" in pools else ("prefill", "decode")
+    for role in language:
         if role not in pools:
             raise InputError(f"deployment {text!r}: has no {role} pool; write both, e.g. {EXAMPLE}")
+    if "both" in pools and set(pools) != {"encode", "both"}:
+        raise InputError(
+            f"deployment {text!r}: workers that do both stand behind an encode pool alone; write"
+            " encode=…+both=…, or leave both out"
+        )
     shared: dict[str, str] = {}
     for _, _, options in pools.values():
         shared |= {_name_of(option): option for option in options if _name_of(option) in _SHARED}
     made = []
-    for role in ROLES:
+    for role in filter(pools.__contains__, ROLES):
         workers, hardware, options = pools[role]
         given = {_name_of(option) for option in options}
         options = options + [option for name, option in shared.items() if name not in given]
@@ -80,7 +88,8 @@ def _read_pool(part: str, text: str) -> tuple[Role, int, str, list[str]]:
     role = next((role for role in ROLES if pool is not None and role == pool[1].lower()), None)
     if pool is None or role is None:
         raise InputError(
-            f"deployment {text!r}: {part[:60]!r} is no pool; write prefill=…+decode=…, e.g."
+            f"deployment {text!r}: {part[:60]!r} is no pool; write prefill=…+decode=…, or"
+            " encode=… before them or before both=…, e.g."
             f" {EXAMPLE}"
         )
     grouped, bare = _WORKERS.fullmatch(pool[2]), _BARE.fullmatch(pool[2])

@@ -11,14 +11,16 @@ from loadstone.predict.scheduler import Sequence
 from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
+from loadstone.predict.simulator.encoders import EncodedArrivals
 from loadstone.predict.simulator.engine import picture_times_of
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.gateway import Gateway
-from loadstone.predict.simulator.pictures import PreparedArrivals, PromptPictures
+from loadstone.predict.simulator.pictures import LaterArrivals, PreparedArrivals, PromptPictures
 from loadstone.predict.simulator.pipeline import complete, engines_of, next_s_of
 from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
+from loadstone.predict.step_time.pictures import Picture
 
 _LEAD_S = 0.1
 """Between a burst's warm-up and the burst."""
@@ -47,7 +49,11 @@ def run_cell(
     run.route = fleet.route
     if plan.pictures is not None:
         prompts = fleet if fleet.prefill is None else fleet.prefill.fleet
-        run.pictures = PromptPictures(plan, cell, picture_times_of(prompts.model), prompts.workers)
+        run.encoders = fleet.encoders
+        times, workers = picture_times_of(prompts.model), prompts.workers
+        if fleet.encoders is not None:
+            times, workers = fleet.encoders.times, fleet.encoders.workers
+        run.pictures = PromptPictures(plan, cell, times, workers)
     contents = None
     if policy.prefix_cache and shares(plan, cell):
         computing = policy if fleet.prefill is None else fleet.prefill.fleet.policy
@@ -189,18 +195,23 @@ def _share_refused(run: CellRun, units: list[Unit]) -> list[Refusal]:
 
 def prepare(run: CellRun, client: SimulatedClient) -> tuple[Any, Callable[[Any], Any]]:
     """Return the arrivals of a client at the schedulers, and what takes the first: those of the
-    client, or as its pictures are prepared."""
+    client, or as its pictures are prepared, and encoded where others do that."""
     pictures, requests = run.pictures, run.requests
     if pictures is None:
         return client.arrivals, client.pop
 
-    def work_s(index: int) -> list[float]:
+    def pictures_of(index: int) -> tuple[Picture, ...]:
         row = requests.row(index)
-        return [picture.prepare_s for picture in pictures.of(row, requests.input_tokens[row])]
+        return pictures.of(row, requests.input_tokens[row])
+
+    def work_s(index: int) -> list[float]:
+        return [picture.prepare_s for picture in pictures_of(index)]
 
     encoder = pictures.times.encoder
     prepared = PreparedArrivals(client.arrivals, client.pop, work_s, encoder, pictures.workers)
-    return prepared, PreparedArrivals.take
+    if run.encoders is None:
+        return prepared, LaterArrivals.take
+    return EncodedArrivals(prepared, pictures_of, run.encoders), LaterArrivals.take
 
 
 def turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], now_s: float) -> None:
@@ -232,7 +243,7 @@ def arrive(
     sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
     sequence.priority = requests.priority[row]
     sequence.adapter = requests.adapter[row]
-    if run.pictures is not None:
+    if run.pictures is not None and run.encoders is None:
         sequence.pictures = run.pictures.of(row, sequence.prompt_tokens)
     turn = requests.turn[row]
     sequence.session = index - turn if turn > 0 else index

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment, Worker
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
-from loadstone.engines.handover import Link, handover_of, link_of
+from loadstone.engines.handover import Link, handover_of, language_worker, link_of
 from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.simulator.encoders import EncoderPool, encoder_pool
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.flow_control import FlowControl
 from loadstone.predict.sizing.memory import max_context
@@ -49,6 +51,7 @@ class Fleet:
     route    of the router before them; None: as the engine's own
     flow_control  of a gateway before them; None: there is none
     prefill  where prompts are computed by workers of their own: these, the others decode
+    encoders where pictures are encoded by workers of their own: these
     """
 
     policy: EnginePolicy
@@ -60,6 +63,7 @@ class Fleet:
     route: Route | None = None
     flow_control: FlowControl | None = None
     pairs: int | None = None
+    encoders: EncoderPool | None = None
 
     @property
     def pools(self) -> list[Fleet]:
@@ -72,6 +76,11 @@ class Fleet:
         if not isinstance(self.model, StepModel):
             return []
         drawn = [replace(self, model=model) for model in self.model.draws(n, seed)]
+        if self.encoders is not None:
+            drawn = [
+                replace(fleet, encoders=encoders)
+                for fleet, encoders in zip(drawn, self.encoders.draws(n, seed), strict=True)
+            ]
         pool = self.prefill
         if pool is None:
             return drawn
@@ -113,21 +122,25 @@ def fleet_of(
     None: the one that is shipped for it (`published`: see profile_of()). `offline`: as their own
     interfaces answer batches, without server and client. Of pools: those that decode, with those
     that prefill. Raises InputError where these cannot hand caches over."""
-    rules = handover_of(deployment) if deployment.is_split else None
+    rules, encoders = handover_of(deployment), encoder_pool(deployment)
     made = [
         worker_fleet(
-            pool.worker,
+            pool.worker if encoders is None else language_worker(pool.worker),
             acceptance=acceptance,
             profile=profile,
             published=published,
             offline=offline,
         )
-        for pool in deployment.pools
+        for pool in deployment.language
     ]
-    if rules is None:
-        return replace(made[0], policy=routed(made[0].policy, route))
-    prefill, decode = made
-    return _join(deployment, rules, prefill, ease_floors(decode, deployment.decoder), route=route)
+    if rules is not None:
+        made[1] = ease_floors(made[1], deployment.decoder)
+    return replace(_join(deployment, rules, made, route), encoders=encoders)
+
+
+def _deployed(fleet: Fleet, pool: DeployedPool) -> Fleet:
+    """Return the fleet of all workers of a pool, from one of them."""
+    return replace(fleet, replicas=fleet.replicas * pool.workers, workers=pool.workers)
 
 
 def worker_fleet(
@@ -185,11 +198,15 @@ def pair_tokens(worker: Worker) -> int | None:
 
 
 def _join(
-    deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet, *, route: Route | None
+    deployment: Deployment, rules: Handover | None, made: Sequence[Fleet], route: Route | None
 ) -> Fleet:
-    """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and
-    when, is the handover's, not the decode scheduler's own."""
-    prefilling, decoding = deployment.pools
+    """Make the fleet of all workers, from one of each pool. What of a cache's room is kept, and
+    when, is the handover's, not the decode scheduler's own; without one there is one pool."""
+    if rules is None:
+        (fleet,), (pool,) = made, deployment.language
+        return replace(_deployed(fleet, pool), policy=routed(fleet.policy, route))
+    prefill, decode = made
+    prefilling, decoding = deployment.language
     if prefill.policy.turns_away or decode.policy.turns_away:
         raise InputError(
             f"{deployment.name}: limits of queues are not simulated where prefill and decode are"
@@ -204,22 +221,14 @@ def _join(
         prefix_cache=prefill.policy.prefix_cache,
     )
     link = link_of(prefilling.worker, decoding.worker, rules)
-    pool = PrefillPool(
-        replace(
-            prefill, replicas=prefill.replicas * prefilling.workers, workers=prefilling.workers
-        ),
+    computing = PrefillPool(
+        _deployed(prefill, prefilling),
         rules,
         link,
         route or "least-busy",
         rules_of(prefilling.worker).context_limit,
     )
-    return replace(
-        decode,
-        policy=policy,
-        replicas=decode.replicas * decoding.workers,
-        workers=decoding.workers,
-        prefill=pool,
-    )
+    return replace(_deployed(decode, decoding), policy=policy, prefill=computing)
 
 
 def fleet_for(
@@ -232,21 +241,17 @@ def fleet_for(
 ) -> Fleet:
     """Return a deployment's fleet with caches as large as they are for requests of these
     lengths."""
-    pool = fleet.prefill
-    if pool is None:
-        worker = deployment.worker
-        policy = routed(policy_of(worker, acceptance=acceptance, lengths=lengths), route)
-        return fleet_with(worker, policy, fleet.model)
-    models = (pool.fleet.model, fleet.model)
+    pool, encoders = fleet.prefill, fleet.encoders
+    models = (fleet.model,) if pool is None else (pool.fleet.model, fleet.model)
+    workers = [deployed.worker for deployed in deployment.language]
+    if encoders is not None:
+        workers = [language_worker(worker) for worker in workers]
     made = [
-        fleet_with(
-            deployed.worker,
-            policy_of(deployed.worker, acceptance=acceptance, lengths=lengths),
-            model,
-        )
-        for deployed, model in zip(deployment.pools, models, strict=True)
+        fleet_with(worker, policy_of(worker, acceptance=acceptance, lengths=lengths), model)
+        for worker, model in zip(workers, models, strict=True)
     ]
-    return _join(deployment, pool.rules, *made, route=route)
+    rules = None if pool is None else pool.rules
+    return replace(_join(deployment, rules, made, route), encoders=encoders)
 
 
 def sharing(policy: EnginePolicy) -> EnginePolicy:

@@ -54,11 +54,24 @@ class PromptPictures:
         return self._kept[file]
 
 
-class PreparedArrivals:
-    """Arrivals of a client's requests at the scheduler once their pictures are decoded, each by the
-    first thread that is free, and then prepared together by the first processor, in the order in
-    which they come. It is read as the client's own arrivals are: whether there is any, and the
-    first."""
+class LaterArrivals:
+    """Arrivals of requests after some work on their pictures. It is read as the client's own are:
+    whether there is any, and the first."""
+
+    def __init__(self) -> None:
+        self.ready: list[tuple[float, int]] = []
+
+    def __getitem__(self, place: int) -> tuple[float, int]:
+        return self.ready[place]
+
+    def take(self) -> tuple[float, int]:
+        return heappop(self.ready)
+
+
+class PreparedArrivals(LaterArrivals):
+    """Arrivals of a client's requests once their pictures are decoded, each by the first thread
+    that is free, and then prepared together by the first processor, in the order in which they
+    come."""
 
     def __init__(
         self,
@@ -69,13 +82,13 @@ class PreparedArrivals:
         workers: int,
     ) -> None:
         """`work_s`: seconds of the host for each picture of a request by its index."""
+        super().__init__()
         self._arrivals, self._pop, self._work_s = arrivals, pop, work_s
         self._threads = [0.0] * (encoder.threads * workers)
         self._processors = [0.0] * (encoder.processors * workers)
-        self._ready: list[tuple[float, int]] = []
 
     def __bool__(self) -> bool:
-        arrivals, ready = self._arrivals, self._ready
+        arrivals, ready = self._arrivals, self.ready
         while arrivals and (not ready or arrivals[0][0] <= ready[0][0]):
             at_s, index = self._pop(arrivals)
             over_s, works = at_s, self._work_s(index)
@@ -84,13 +97,6 @@ class PreparedArrivals:
                 over_s = _occupy(self._processors, max(decoded), (1 - DECODING) * sum(works))
             heappush(ready, (over_s, index))
         return bool(ready)
-
-    def __getitem__(self, place: int) -> tuple[float, int]:
-        return self._ready[place]
-
-    @staticmethod
-    def take(prepared: "PreparedArrivals") -> tuple[float, int]:
-        return heappop(prepared._ready)
 
 
 def _occupy(servers: list[float], at_s: float, seconds: float) -> float:

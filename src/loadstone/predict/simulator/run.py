@@ -20,6 +20,7 @@ from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import CellRequests
 from loadstone.predict.simulator.content import Contents
+from loadstone.predict.simulator.encoders import EncoderPool
 from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
 from loadstone.predict.simulator.pictures import PromptPictures
 
@@ -113,6 +114,7 @@ class CellRun:
     refused  those that were turned away, or cut off with their replica: the client's time, the
              status and the reason
     pictures of prompts; None: they have none
+    encoders of these, where they have workers of their own
     contents of prompts, where requests share some
     """
 
@@ -125,6 +127,7 @@ class CellRun:
         self.refused: dict[int, tuple[float, int, str]] = {}
         self.contents: Contents | None = None
         self.pictures: PromptPictures | None = None
+        self.encoders: EncoderPool | None = None
         self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
         self.prefill_replicas: list[Replica] = []

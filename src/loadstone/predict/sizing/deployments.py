@@ -9,7 +9,7 @@ import msgspec
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.alternatives import expand, split_commas
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.pools import has_pools
+from loadstone.catalogue.deployment.pools import ROLES, has_pools
 from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
 from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import OWNERS, owners_of
@@ -62,7 +62,7 @@ def _in_pool(text: str, part: str) -> bool:
     next one in it."""
     return (
         text.count("(") > text.count(")")
-        or re.search(r"\+\s*(prefill|decode)\s*=", part) is not None
+        or re.search(rf"\+\s*({'|'.join(ROLES)})\s*=", part) is not None
     )
 
 

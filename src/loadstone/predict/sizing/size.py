@@ -9,10 +9,12 @@ import msgspec
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, Worker
 from loadstone.catalogue.engines import not_simulated
+from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.handover import handover_problem
+from loadstone.engines.handover import handover_problem, language_worker
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.limits import Budget
+from loadstone.engines.sharding.pictures import UNLIMITED
 from loadstone.engines.sharding.rank import kv_replication, sequence_bytes
 from loadstone.predict.sizing.check import beyond_context, contradictions
 from loadstone.predict.sizing.memory import (
@@ -58,7 +60,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     why                      what stands against it and what would work, or what else limits it;
                              empty: nothing
     pool, workers            of a deployment with pools: the row is one of so many workers of
-                             `prefill` or `decode`
+                             `prefill`, `decode` or `both`; of `encode`, whose context is the
+                             tokens of the largest picture
     staging_bytes            of such a worker, room that caches on their way take: buffers beside
                              the cache, and what is kept free in it for each request
     adapters_bytes           slots for LoRA adapters, used or not; None: there are none
@@ -86,19 +89,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     kv_replication: float
     context_tokens: int
     batch: int
-    kv_bytes: float
-    activation_bytes: float
-    reserve_bytes: float
+    kv_bytes: float = 0
+    activation_bytes: float = 0
+    reserve_bytes: float = 0
     free_bytes: float
     usable_bytes: float
     fits: bool
-    max_context_tokens: int
-    max_concurrent_requests: int
-    kv_capacity_tokens: int
-    warm_sessions: int
-    warm_sessions_host: int | None
-    kv_blocks: int
-    block_tokens: int
+    max_context_tokens: int = 0
+    max_concurrent_requests: int = 0
+    kv_capacity_tokens: int = 0
+    warm_sessions: int = 0
+    warm_sessions_host: int | None = None
+    kv_blocks: int = 0
+    block_tokens: int = 0
     why: str
     assumed: str = ""
     pool: str | None = None
@@ -204,8 +207,13 @@ def pool_sizes(
     """Return a row for each pool, of one of its workers: of those that prefill with one request, of
     those that decode with their part of `batch`, and what caches on their way leave of the room."""
     problem, rows = handover_problem(deployment), []
-    for pool in deployment.pools:
-        worker, rules = pool.worker, rules_of(pool.worker).handover
+    if deployment.encoders is not None:
+        if problem is not None:
+            raise InputError(f"{deployment.name}: {problem}")
+        rows.append(_encoder_size(deployment.encoders))
+    for pool in deployment.language:
+        worker = pool.worker if deployment.encoders is None else language_worker(pool.worker)
+        rules = rules_of(worker).handover if deployment.hands_over else None
         requests = 1 if pool.role == "prefill" else -(-batch // pool.workers)
         row = size(worker, context_tokens, requests)
         if rules is None or not row.kv_capacity_tokens:
@@ -220,6 +228,40 @@ def pool_sizes(
         token = row.kv_bytes_per_token * row.kv_replication
         rows.append(_of_pool(row, pool, token * (worker.dp * buffer + held * spare), held, problem))
     return rows
+
+
+def _encoder_size(pool: DeployedPool) -> Row:
+    """Return the row of a worker that encodes pictures: its tower, what that needs for the largest
+    one, and in vLLM its cache of embeddings (SGLang's is of the host). There is no KV cache.
+    """
+    worker, rules = pool.worker, rules_of(pool.worker)
+    encoder, model = rules.encoder(rules.limits()), worker.model
+    assert encoder is not None  # noqa: S101  handover_problem() looks
+    copies = worker.tp if encoder.copies else 1
+    weights = copies * encoder.tower.parameters * FORMATS[model.dtype].bytes
+    tower = worker.tp * encoder.activation_bytes(model, worker.tp)
+    cached = worker.tp * encoder.cache_bytes(model) if encoder.step_tokens < UNLIMITED else 0.0
+    usable = worker.gpu.usable_bytes * worker.gpus
+    free = usable - weights - tower - cached
+    return Row(
+        model=model.name,
+        gpu=worker.gpu.name,
+        **{name: getattr(worker, name) for name in _SAME},
+        weights_bytes=_as_integer(weights),
+        kv_bytes_per_token=0,
+        kv_replication=1,
+        context_tokens=encoder.largest.tokens,
+        batch=1,
+        free_bytes=_as_integer(free),
+        usable_bytes=_as_integer(usable),
+        fits=free >= 0,
+        why="" if free >= 0 else "the tower and what it needs exceed the GPU; more tp would do",
+        pool=pool.role,
+        workers=pool.workers,
+        embeddings_bytes=_as_integer(cached),
+        tower_bytes=_as_integer(tower),
+        processor_cache_bytes=rules.processor_cache_bytes,
+    )
 
 
 def _of_pool(

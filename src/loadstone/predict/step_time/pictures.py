@@ -79,6 +79,11 @@ class PictureTimes(NamedTuple):
             return self.fixed_s + self.flop_s * sum(flops[:: self.ranks])
         return self.fixed_s + self.flop_s * sum(flops) / self.ranks
 
+    def draws(self, n: int, seed: int) -> list["PictureTimes"]:
+        """Return the times, drawn from what is known of them."""
+        seen = np.random.default_rng([seed, 2]).standard_normal(n)
+        return [self.at(factor) for factor in np.exp(self.spread * seen).tolist()]
+
     def at(self, factor: float) -> "PictureTimes":
         """Return the times, so many times as long."""
         return self._replace(

@@ -274,10 +274,8 @@ class StepModel:
         """Return the deployment with coefficients drawn from the profile's uncertainty."""
         drawn = [self.at(values) for values in self.profile.draws(n, seed)]
         if self.pictures is not None:
-            seen = np.random.default_rng([seed, 2]).standard_normal(n)
-            factors = np.exp(self.pictures.spread * seen).tolist()
-            for model, factor in zip(drawn, factors, strict=True):
-                model.pictures = self.pictures.at(factor)
+            for model, pictures in zip(drawn, self.pictures.draws(n, seed), strict=True):
+                model.pictures = pictures
         times = self.adapters
         if times is None:
             return drawn
