@@ -26,13 +26,10 @@ from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.sizing.size import Row, size
 from loadstone.predict.steady_state import Lengths, steady_state
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.adapters import (
-    AdapterTimes,
-    adapter_times,
-    different_adapters,
-)
+from loadstone.predict.step_time.adapters import AdapterTimes, adapter_times, different_adapters
+from loadstone.workload.class_requests import read_classes
 from loadstone.workload.lengths import Length
-from loadstone.workload.mix import Mix, MixedPart, read_classes
+from loadstone.workload.mix import Mix, MixedPart
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
 

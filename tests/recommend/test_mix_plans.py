@@ -27,7 +27,7 @@ from loadstone.recommend.demand.traffic import traffic_of
 from loadstone.recommend.recommend import recommend_mix
 from loadstone.recommend.search.layouts import list_machines
 from loadstone.recommend.tell.mixed import MixRecommendation
-from loadstone.workload.mix import ClassRequest
+from loadstone.workload.class_requests import ClassRequest
 from loadstone.workload.option_fields import options_of
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of

@@ -11,8 +11,8 @@ from loadstone.analyse.class_cost import class_cost
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.summary import Summary
+from loadstone.workload.class_requests import read_classes
 from loadstone.workload.load_options import LoadOptions, WorkloadOptions
-from loadstone.workload.mix import read_classes
 from loadstone.workload.option_fields import change
 from loadstone.workload.options import RunOptions
 from loadstone.workload.planning import plan_of

@@ -8,17 +8,11 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.workload import trace
+from loadstone.workload.class_requests import MAX_CLASSES, WORKLOAD_KEYS, ClassRequest, read_class
 from loadstone.workload.draw import Workload
 from loadstone.workload.load_options import WorkloadOptions
 from loadstone.workload.loads import is_counted
-from loadstone.workload.mix import (
-    MAX_CLASSES,
-    WORKLOAD_KEYS,
-    ClassRequest,
-    MixedPart,
-    rate_shares,
-    read_class,
-)
+from loadstone.workload.mix import MixedPart, rate_shares
 from loadstone.workload.option_fields import change, changed_flags, check_limits, options_of
 from loadstone.workload.options import RunOptions
 from loadstone.workload.sources import (

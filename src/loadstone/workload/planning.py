@@ -10,11 +10,12 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.workload import arrivals, real_text
 from loadstone.workload.checks import CheckSet, mix, read_checks
+from loadstone.workload.class_requests import ClassRequest, read_classes
 from loadstone.workload.draw import Beyond, ServerLimits, Workload
 from loadstone.workload.lengths import Length
 from loadstone.workload.load_options import CheckOptions
 from loadstone.workload.loads import check_count, expected_requests, is_counted, loads_of, warmup_of
-from loadstone.workload.mix import ClassRequest, Mix, leave_out, read_classes
+from loadstone.workload.mix import Mix, leave_out
 from loadstone.workload.mixed_options import load_of_mix, read_parts
 from loadstone.workload.option_fields import change, changed_flags, check_limits
 from loadstone.workload.options import Options, RunOptions, pooling_task

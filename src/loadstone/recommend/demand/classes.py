@@ -11,8 +11,9 @@ from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.recommend.demand.options import RecommendOptions, SearchOptions
+from loadstone.workload.class_requests import ClassRequest, read_classes, show_bounds
 from loadstone.workload.load_options import WorkloadOptions
-from loadstone.workload.mix import ClassRequest, rate_shares, read_classes, show_bounds
+from loadstone.workload.mix import rate_shares
 from loadstone.workload.option_fields import changed_flags, options_of
 
 MAX_DIVIDED = 4

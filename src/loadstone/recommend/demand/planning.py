@@ -18,7 +18,7 @@ from loadstone.predict.step_time import StepModel
 from loadstone.recommend.demand.effort import FULL, Effort
 from loadstone.recommend.demand.options import ChoiceOptions, RecommendOptions, SearchOptions
 from loadstone.recommend.demand.traffic import Traffic, read_bounds, traffic_of
-from loadstone.workload.mix import ClassRequest
+from loadstone.workload.class_requests import ClassRequest
 from loadstone.workload.option_fields import check_limits
 
 

@@ -18,12 +18,7 @@ from loadstone.core.vectors import Floats, Ints64
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.content import shares
 from loadstone.predict.simulator.latencies import request_rows, task_times
-from loadstone.predict.simulator.parts import (
-    find_busiest,
-    hasten,
-    take_requests,
-    thin,
-)
+from loadstone.predict.simulator.parts import find_busiest, hasten, take_requests, thin
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.simulator.uncertainty import split_tasks
 from loadstone.predict.steady_state import Lengths, SteadyState
@@ -38,9 +33,9 @@ from loadstone.recommend.demand.sessions import (
     find_lines,
 )
 from loadstone.runs.pictures import count_visual_tokens
+from loadstone.workload.class_requests import ClassRequest
 from loadstone.workload.draw import stagger
 from loadstone.workload.load_options import LoadOptions
-from loadstone.workload.mix import ClassRequest
 from loadstone.workload.options import RunOptions, SimulateOptions, SimulatorOptions
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import promised_tokens

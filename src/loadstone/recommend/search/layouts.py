@@ -10,7 +10,7 @@ from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
 from loadstone.recommend.demand.planning import Planning, named_workers
 from loadstone.recommend.search.precisions import list_precisions
-from loadstone.workload.mix import ClassRequest
+from loadstone.workload.class_requests import ClassRequest
 
 _STEPS = (None, 2048, 16384)
 _SLOTS = (None, 64, 256)
