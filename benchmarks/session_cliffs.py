@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.workload.options import Options

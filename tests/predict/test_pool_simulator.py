@@ -21,8 +21,8 @@ from loadstone.catalogue.deployment.shorthand import (
     parse_worker,
 )
 from loadstone.core.errors import InputError
+from loadstone.engines.habits import Handover
 from loadstone.engines.handover import Link, handover_of, link_of
-from loadstone.engines.rules import Handover
 from loadstone.engines.sglang import Sglang
 from loadstone.engines.sharding.rank import CacheLayer
 from loadstone.engines.tensorrt_llm import TensorrtLlm

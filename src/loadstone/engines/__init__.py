@@ -17,6 +17,7 @@ from loadstone.engines.advice import advise, describe_loading
 from loadstone.engines.flags import check_flags
 from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
 from loadstone.engines.offline.keywords import Keywords, keywords_of
+from loadstone.engines.refusals import check_launch
 from loadstone.engines.rules import EngineRules
 
 _OFFERED = plugins.offers(plugins.ENGINES)
@@ -57,7 +58,7 @@ def _advise(worker: Worker, site: Site) -> tuple[EngineRules, Command]:
     """Return the rules of the worker as it would start, and how, with what is to be said of it; see
     advise()."""
     rules = rules_of(worker)
-    rules.check_launch()
+    check_launch(rules)
     notes: list[str] = []
     if worker.engine in ENGINES and worker.gpu.vendor != "any":
         changed, notes = advise(rules, rules.ranks)

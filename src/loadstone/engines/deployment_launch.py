@@ -11,9 +11,9 @@ from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of, rules_of
+from loadstone.engines.habits import Route
 from loadstone.engines.handover import handover_of
 from loadstone.engines.launch import ANYWHERE, HERE, Launch, Site, launch_command
-from loadstone.engines.rules import Route
 
 _ALL = "0.0.0.0"  # noqa: S104 - workers and router reach each other there, over nodes
 _PORT = 8000

@@ -11,7 +11,8 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.rules import EngineRules, Handover
+from loadstone.engines.habits import Handover
+from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.rank import CacheLayer, sequence_bytes
 
 SHARE = 0.75

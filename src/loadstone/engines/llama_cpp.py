@@ -12,8 +12,9 @@ import msgspec
 from loadstone.catalogue.architecture.precision import KV_BYTES
 from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
+from loadstone.engines.habits import Scheduling
 from loadstone.engines.launch import Command, Flags, Site
-from loadstone.engines.rules import EngineRules, Scheduling
+from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import BatchLimits, Budget

@@ -10,7 +10,7 @@ alone.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -18,25 +18,15 @@ from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.catalogue.deployment.deployment import Worker
-from loadstone.catalogue.deployment.pools import Role
-from loadstone.catalogue.engines import CHOICES
 from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
+from loadstone.engines.habits import Era, Handover, Offload, PictureHandover, Scheduling
 from loadstone.engines.launch import Command, Site, Weights, choose_weights
 from loadstone.engines.sharding.adapters import AdapterSlots, adapter_numbers
 from loadstone.engines.sharding.kv_cache import Cache, pooled
-from loadstone.engines.sharding.limits import (
-    BatchLimits,
-    Budget,
-    Version,
-)
+from loadstone.engines.sharding.limits import BatchLimits, Budget, Version
 from loadstone.engines.sharding.pictures import Encoder, encoder_of
 from loadstone.engines.sharding.rank import Rank, ranks_of, shape_of
-
-Order = Literal["mixed", "prefill-first", "static"]
-Route = Literal["least-busy", "round-robin", "prefix", "hashed"]
-Load = Literal["async", "overlap", "blocking"]
-Write = Literal["through", "evicted"]
 
 _WITHOUT_NVFP4 = ("Volta", "Turing")
 _NOT_IN_MARLIN = ("fp8", "nvfp4", "mxfp4")
@@ -69,7 +59,7 @@ _OF_ADAPTERS = (
 """With those that one engine alone has."""
 
 
-_COMMON = frozenset(
+COMMON = frozenset(
     {
         "tp",
         "pp",
@@ -136,103 +126,6 @@ class _PictureLimits(msgspec.Struct, frozen=True):
         return self.image.count if isinstance(self.image, _PictureLimit) else self.image
 
 
-class Era(NamedTuple):
-    """Releases from version `since` on whose step times share coefficients. The coefficients of
-    `old` ones are freer than those of later ones, for few measurements tell them
-    (docs/perfmodel.md)."""
-
-    since: Version
-    name: str
-    old: bool = False
-
-
-class Offload(NamedTuple):
-    """Holds how an engine keeps its KV cache in the tiers below, as Tiers of scheduler/policy.py
-    has it; `disk`: whether it has one below the host."""
-
-    load: Load
-    write: Write = "through"
-    chunk_tokens: int = 1
-    disk: bool = False
-
-
-class Scheduling(NamedTuple):
-    """Holds what EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None:
-    as sizing has it."""
-
-    order: Order = "mixed"
-    chunked: bool = True
-    keep_free: float = 0.0
-    route: Route = "least-busy"
-    prefix_cache: bool = True
-    budget_tokens: int | None = None
-    poll_steps: int = 0
-    hold_steps: int = 0
-    gather_steps: int = 0
-    gather_tokens: int = 0
-    priorities: bool = False
-    priority_sign: int = 0
-    unset_priority: int = 0
-    preempt_above: int | None = None
-    max_waiting: int | None = None
-    max_under_way: int | None = None
-    max_queued_tokens: int | None = None
-
-
-class Handover(NamedTuple):
-    """Says how a worker that prefills hands a request's KV cache to one that decodes.
-
-    reserves_first  the decode side keeps room before the prompt is computed, and the prompt waits
-                    for it; else room is looked for when the prompt is computed, whose blocks the
-                    prefill side holds until they are read
-    spare_tokens    of the decode side's cache, kept free for each request there beside its prompt;
-                    None: its answer
-    takes_slot      a request on its way there has one of the decode side's slots; `twice_up_to`: of
-                    up to so many slots there are twice as many more
-    first_by        which side makes the first token; the decode side shows it either way
-    by_chunk        a chunk of a prompt leaves when it is computed, so that only the last one is
-                    waited for
-    latency_s       from a computed prompt to a cache that can be used, beside the bytes
-    since           the first release that can
-    buffers         both sides keep a buffer beside the cache for the longest prompt on its way
-    by_room         the prefill worker's rank of attention-DP follows from a random number that the
-                    router gives a request, unless load_balance_method says otherwise, which is
-                    heard since `balances_since`
-    """
-
-    reserves_first: bool
-    spare_tokens: int | None
-    takes_slot: bool
-    first_by: Role
-    by_chunk: bool
-    latency_s: float
-    twice_up_to: int = 0
-    since: Version = ()
-    buffers: bool = False
-    by_room: bool = False
-    balances_since: Version = ()
-
-    def slots(self, max_seqs: int) -> int:
-        """Return how many requests the decode side has or awaits at once, where it runs
-        `max_seqs`."""
-        return max_seqs * 3 if max_seqs <= self.twice_up_to else max_seqs
-
-
-class PictureHandover(NamedTuple):
-    """Says how a worker that encodes pictures hands them to one that computes prompts.
-
-    since        the first release that can
-    types        what the types of text models begin with, whose pictures it can; none: all
-    keeps_tower  the worker that computes prompts loads the tower all the same
-    together     requests that a step encodes at most
-    """
-
-    since: Version
-    types: tuple[str, ...] = ()
-    keeps_tower: bool = False
-    together: int = 1 << 30
-
-
 class EngineRules:
     """Says how the engine of a deployment behaves. Properties and methods raise InputError where an
     argument of the engine's is no number, or not one of its choices.
@@ -293,7 +186,7 @@ class EngineRules:
     picture_arguments: ClassVar[Mapping[str, Version]] = {}
     turns_pictures: ClassVar[bool] = False
     router_in_image: ClassVar[bool] = True
-    spelled: ClassVar[frozenset[str]] = _COMMON
+    spelled: ClassVar[frozenset[str]] = COMMON
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -403,23 +296,6 @@ class EngineRules:
     @property
     def processor_cache_bytes(self) -> float | None:
         """Return the bytes of the host's memory that keep prepared pictures; None: not known."""
-        return None
-
-    def picture_refusal(self) -> str | None:
-        """Return why its release does not take pictures as the deployment says."""
-        worker = self.worker
-        for name, since in self.picture_arguments.items():
-            if worker.argument(name) is not None and self.version < since:
-                release = ".".join(map(str, since))
-                return (
-                    f"{name}: {worker.engine} {worker.engine_version} has no such argument; leave"
-                    f" it out, or use {release}"
-                )
-        if self.most_pictures is not None and "limit_mm_per_prompt" not in self.spelled:
-            return f"limit_mm_per_prompt: {worker.engine} has no such argument; leave it out"
-        mode = worker.argument("mm_encoder_tp_mode")
-        if mode not in (None, "weights", "data"):
-            return f"mm_encoder_tp_mode={mode}: is not known; use weights or data"
         return None
 
     # --- memory -----------------------------------------------------------------------------------
@@ -556,29 +432,6 @@ class EngineRules:
         does not, here."""
         return None
 
-    def offload_refusal(self) -> str | None:
-        """Return why it cannot keep KV blocks where the deployment says."""
-        worker = self.worker
-        host, disk = (worker.memory_bytes(name) for name in ("kv_host", "kv_disk"))
-        if host is None and disk is None:
-            return None
-        offload = self.offload
-        if offload is None:
-            name = "kv_host" if host is not None else "kv_disk"
-            return (
-                f"{name}: {worker.engine} keeps no KV cache outside of the GPUs here; leave it"
-                " out, or use vllm"
-            )
-        if host is None:
-            return "kv_disk lies below the host's memory; give kv_host too"
-        if disk is not None and not offload.disk:
-            return f"kv_disk: {worker.engine} is not simulated with one; leave it out, or use vllm"
-        if worker.switch("prefix_caching") is False:
-            return (
-                "kv_host: nothing is found again without a prefix cache; leave out prefix_caching=0"
-            )
-        return None
-
     def draft_refusal(self) -> str | None:
         """Return why it does not take the draft model."""
         return None
@@ -636,26 +489,6 @@ class EngineRules:
         """Return the bytes that slots for adapters take of one rank before its cache is sized."""
         slots = self.adapter_slots
         return slots.slots * self.slot_bytes(rank) if slots and slots.allocated else 0.0
-
-    def adapter_refusal(self) -> str | None:
-        """Return why it cannot have the adapters that the deployment names."""
-        if not self.has_adapters:
-            return None
-        slots, engine = self.adapter_slots, self.worker.engine
-        if slots is None:
-            return (
-                f"LoRA adapters in {engine} are not sized or simulated here; leave"
-                f" {', '.join(name for name, _ in self.worker.arguments if name in LORA_ARGUMENTS)}"
-                " out, or use vllm"
-            )
-        if slots.slots < 1:
-            return "no slot for an adapter has room in its cache; raise device_cache_percent"
-        if slots.host < slots.slots:
-            return (
-                f"max_cpu_loras={slots.host} is below the {slots.slots} slots of the GPU, and"
-                f" {engine} refuses that; write at least {slots.slots}"
-            )
-        return None
 
     # --- scheduling and steps ---------------------------------------------------------------------
 
@@ -761,40 +594,3 @@ class EngineRules:
                 f"kv={kv}: {self.worker.engine} takes {', '.join(names)}; leave it out for its own"
             )
         return names[self.kv_dtype if self.kv_dtype in names else kv]
-
-    def check_launch(self) -> None:
-        """Raises InputError for what its command line cannot say: what the engine does not have,
-        and what simulations alone have, to contrast with what engines do."""
-        worker = self.worker
-        refusal = self.offload_refusal()
-        if refusal is not None:
-            raise InputError(refusal)
-        if worker.argument("kv_disk") is not None:
-            raise InputError(
-                "kv_disk: no command here says that; start the engine yourself, and give `bench`"
-                " its URL"
-            )
-        counts = ("tp", "pp", "dp", "ep", "nodes")
-        if worker.task is not None and "task" not in self.spelled:
-            raise InputError(
-                f"{worker.model.name}: {worker.engine} is not started for vectors or scores here;"
-                " use vllm, sglang or llama.cpp"
-            )
-        wanted = [name for name in counts if getattr(worker, name) > 1]
-        wanted += ["attention-dp"] if worker.attention_dp else []
-        wanted += ["kv"] if worker.kv_dtype != worker.model.kv_dtype else []
-        wanted += [name for name, _ in worker.arguments if name in (*_COMMON, *LORA_ARGUMENTS)]
-        for name in wanted:
-            if name not in self.spelled:
-                raise InputError(f"{name}: no command of {worker.engine} says that; leave it out")
-        if worker.is_speculative and worker.draft is None and not worker.model.draft_layers:
-            raise InputError(
-                f"num_speculative_tokens: {worker.model.name} has no layers that guess tokens;"
-                " name a smaller model with draft=MODEL, or leave it out"
-            )
-        for name, choices in CHOICES.items():
-            value = self.worker.argument(name)
-            if value is not None and value != choices[0]:
-                raise InputError(
-                    f"{name}={value}: no engine does so, it can only be simulated; leave it out"
-                )

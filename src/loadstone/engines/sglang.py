@@ -13,25 +13,12 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
+from loadstone.engines.habits import Era, Handover, Offload, PictureHandover, Scheduling
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import (
-    LORA_ARGUMENTS,
-    EngineRules,
-    Era,
-    Handover,
-    Offload,
-    PictureHandover,
-    Scheduling,
-)
+from loadstone.engines.rules import LORA_ARGUMENTS, EngineRules
 from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.kv_cache import Cache, pooled
-from loadstone.engines.sharding.limits import (
-    GIB,
-    MIB,
-    BatchLimits,
-    Budget,
-    Version,
-)
+from loadstone.engines.sharding.limits import GIB, MIB, BatchLimits, Budget, Version
 from loadstone.engines.sharding.pictures import Encoder
 from loadstone.engines.sharding.rank import Rank
 

@@ -14,6 +14,7 @@ import msgspec
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.core.errors import InputError
+from loadstone.engines.habits import Era, Handover, Offload, Scheduling
 from loadstone.engines.launch import (
     Command,
     Flags,
@@ -24,19 +25,9 @@ from loadstone.engines.launch import (
     name_draft,
     over_one,
 )
-from loadstone.engines.rules import (
-    LORA_ARGUMENTS,
-    EngineRules,
-    Era,
-    Handover,
-    Offload,
-    Scheduling,
-)
+from loadstone.engines.rules import LORA_ARGUMENTS, EngineRules
 from loadstone.engines.sharding.adapters import AdapterSlots, adapter_numbers
-from loadstone.engines.sharding.limits import (
-    BatchLimits,
-    Budget,
-)
+from loadstone.engines.sharding.limits import BatchLimits, Budget
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes, shape_of
 from loadstone.engines.vllm import runtime_bytes
 

@@ -21,24 +21,12 @@ from loadstone.catalogue.architecture.model import (
 )
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
+from loadstone.engines.habits import Era, Handover, Offload, PictureHandover, Scheduling
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import (
-    LORA_ARGUMENTS,
-    EngineRules,
-    Era,
-    Handover,
-    Offload,
-    PictureHandover,
-    Scheduling,
-)
+from loadstone.engines.rules import LORA_ARGUMENTS, EngineRules
 from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.kv_cache import Cache, grouped
-from loadstone.engines.sharding.limits import (
-    GIB,
-    BatchLimits,
-    Budget,
-    Version,
-)
+from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, Version
 from loadstone.engines.sharding.packed_cache import packed
 from loadstone.engines.sharding.pictures import Encoder
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes

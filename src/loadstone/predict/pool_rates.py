@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.engines.rules import Handover
+from loadstone.engines.habits import Handover
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.sizing.deployments import deployments
 from loadstone.predict.sizing.options import SizeOptions

@@ -34,7 +34,8 @@ from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
-from loadstone.engines.rules import EngineRules, Load, Order, Route, Scheduling, Write
+from loadstone.engines.habits import Load, Order, Route, Scheduling, Write
+from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.limits import BatchLimits
 from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens

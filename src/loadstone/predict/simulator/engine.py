@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from loadstone.core.vectors import Floats
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.predict.simulator.adapters import ResidentAdapters
 from loadstone.predict.step_time.adapters import AdapterTimes

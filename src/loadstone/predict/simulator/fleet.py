@@ -12,8 +12,8 @@ from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, 
 from loadstone.core.errors import InputError
 from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
+from loadstone.engines.habits import Handover, Route
 from loadstone.engines.handover import Link, handover_of, language_worker, link_of
-from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.encoders import EncoderPool, encoder_pool
 from loadstone.predict.simulator.engine import StepTimes

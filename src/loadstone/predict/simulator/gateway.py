@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, TrafficClass
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.engine import NEVER, Replica

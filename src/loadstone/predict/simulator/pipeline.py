@@ -15,7 +15,7 @@ from collections import deque
 from operator import attrgetter
 from typing import Protocol
 
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.predict.scheduler import Sequence, batches_of
 from loadstone.predict.simulator.engine import (
     NEVER,

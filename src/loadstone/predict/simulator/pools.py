@@ -24,7 +24,7 @@ from random import Random
 from typing import Generic, Protocol, TypeVar, cast
 
 from loadstone.core.errors import InputError
-from loadstone.engines.rules import Handover, Route
+from loadstone.engines.habits import Handover, Route
 from loadstone.predict.scheduler import Scheduler, Sequence, batches_of
 from loadstone.predict.simulator.engine import (
     NEVER,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import CellRequests

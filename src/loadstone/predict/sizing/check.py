@@ -16,6 +16,7 @@ from loadstone.catalogue.architecture.model import (
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.find import published_in
 from loadstone.engines import ENGINES, rules_of
+from loadstone.engines.refusals import refuse_adapters, refuse_pictures, refuse_tiers
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.rank import shape_of
 
@@ -47,9 +48,9 @@ def find_misfits(rules: EngineRules) -> list[str]:
         rules.cache_refusal(),
         *_draft(worker),
         rules.draft_refusal(),
-        rules.offload_refusal(),
-        rules.adapter_refusal(),
-        rules.picture_refusal(),
+        refuse_tiers(rules),
+        refuse_adapters(rules),
+        refuse_pictures(rules),
     ]
     return list(dict.fromkeys(line for line in lines if line is not None))
 

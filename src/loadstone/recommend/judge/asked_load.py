@@ -20,7 +20,7 @@ from loadstone.core.parts import Part
 from loadstone.core.plan import Plan
 from loadstone.core.statistics import distribution
 from loadstone.core.vectors import Floats
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import (

@@ -17,7 +17,7 @@ import numpy as np
 
 from loadstone.core.errors import InputError
 from loadstone.core.vectors import Floats
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.errors import UncertainFinalist

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.asked_load import AskedLoad, check_whole, simulate_asked
 from loadstone.recommend.judge.by_hour import ByHour

@@ -11,7 +11,7 @@ from loadstone.core.bounds import TASK
 from loadstone.core.metrics import latency_field
 from loadstone.core.plan import Load, Plan
 from loadstone.core.vectors import Floats
-from loadstone.engines.rules import Route
+from loadstone.engines.habits import Route
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import (
     answered_classes,
@@ -23,12 +23,7 @@ from loadstone.predict.simulator.latencies import (
 from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.demand.planning import Planning
-from loadstone.recommend.demand.sessions import (
-    MAX_CALLS,
-    NO_SESSIONS,
-    SessionFigures,
-    run_steady,
-)
+from loadstone.recommend.demand.sessions import MAX_CALLS, NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.demand.traffic import QuantileBound, Traffic
 from loadstone.recommend.demand.warm_up import begin_busy, warm_caches
 from loadstone.recommend.search.candidates import Candidate, check_room

@@ -16,8 +16,8 @@ from loadstone.catalogue.deployment.deployment import DeployedPool, Worker
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.engines import rules_of
+from loadstone.engines.habits import Handover
 from loadstone.engines.handover import handover_problem
-from loadstone.engines.rules import Handover
 from loadstone.predict.pool_rates import decode_tpot_s, most_users, prompts_s
 from loadstone.predict.simulator.fleet import Fleet, ease_floors, fleet_of, worker_fleet
 from loadstone.predict.sizing.check import contradictions
