@@ -21,9 +21,9 @@ from loadstone.report.data.points import CellPoint
 from loadstone.report.data.runs import read_runs
 from loadstone.report.findings import answer, observations
 from loadstone.report.findings.sentence import ranges
+from loadstone.report.pages.cell_tables import ratios
 from loadstone.report.pages.document import build
 from loadstone.report.pages.study import StudyCell, StudyPart
-from loadstone.report.pages.tables import ratios
 from report_folders import Json, cell, length, points, record, run, stat
 
 WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}

@@ -40,7 +40,7 @@ from loadstone.report.findings import (
     find_silent,
     observations,
 )
-from loadstone.report.pages import tables
+from loadstone.report.pages import cell_tables, tables
 from loadstone.report.pages.class_cost import tabulate_cost
 from loadstone.report.pages.first import FirstScreen, first_screen
 from loadstone.report.pages.fleet import decide_fleet, note_fleet, tabulate_fleets
@@ -349,10 +349,10 @@ def build(
         verdicts=tables.verdicts(runs),
         answer=answered,
         sentences=observations(cells),
-        scores=tables.scores(frame.points if frame is not None else ()),
+        scores=cell_tables.scores(frame.points if frame is not None else ()),
         tables=[
-            *tables.ratios(cells),
-            tables.cells(points, title=title, run=len(runs) > 1, place=pictures.place),
+            *cell_tables.ratios(cells),
+            cell_tables.cells(points, title=title, run=len(runs) > 1, place=pictures.place),
             *tables.classes(points),
             *tables.picture_sizes(points),
             *tables.stated_otherwise(runs),
@@ -442,7 +442,7 @@ def _part(
     return RunPart(
         number=number,
         title=join(f"Run {number}: {name}", words, by=" · "),
-        table=tables.cells(points, key=f"{key}-cells", title="Loads", run=False),
+        table=cell_tables.cells(points, key=f"{key}-cells", title="Loads", run=False),
         beside=beside,
         figures=[figure for figure in figures if figure is not None],
         facts=_environment(run),
