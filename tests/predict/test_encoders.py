@@ -16,7 +16,8 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.simulator.latencies import request_rows
 from loadstone.predict.sizing.size import pool_sizes, size
 from loadstone.runs.pictures import count_visual_tokens
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.option_fields import options_of
+from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import Planner
 
 APART = "qwen3-vl-8b@encode={encoders}*(1xh100/tp1)+both=1xh100/tp1,engine={engine}"

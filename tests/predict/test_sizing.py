@@ -12,7 +12,7 @@ from loadstone import catalogue
 from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.sharding.limits import GIB, MIB, EngineLimits
+from loadstone.engines.sharding.limits import GIB, MIB, Budget, EngineLimits
 from loadstone.engines.sharding.rank import CacheLayer, stage_layers
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.sizing.memory import engine_limits, max_context, memory_of
@@ -337,7 +337,7 @@ def test_sglangs_states_have_nine_parts_of_nineteen() -> None:
     assert budget.runtime_bytes == 1.9 * GIB
     assert budget.graphs_bytes == (2 * 512 + 8 * 74) * MIB  # 58 sizes up to 8192 and 16 beyond
     room = budget.total_bytes - budget.activation_bytes - budget.runtime_bytes - budget.graphs_bytes
-    room -= budget.weights_bytes
+    room -= budget.weights_bytes + 100 * MIB  # embeddings of pictures
     assert (budget.state_bytes, budget.kv_bytes) == (
         pytest.approx(room * 9 / 19),
         pytest.approx(room * 10 / 19),
@@ -720,6 +720,42 @@ def test_sglang_kept_memory_free_for_drafts() -> None:
     # 2 GiB a GPU, but for the three digits of the fraction.
     lost = (plain.kv_bytes + plain.free_bytes - guessing.kv_bytes - guessing.free_bytes) / 8
     assert lost == pytest.approx(2 << 30, abs=0.0011 * 139.8 * (1 << 30))
+
+
+def test_sglang_keeps_memory_for_towers() -> None:
+    """By its source: 8 GiB where the cache is sized after capture, else 0.95 of the share, less a
+    tenth for each tower of ViT-L/14's size beyond the first; Qwen3-VL's has 27 layers of 1,152."""
+    name = "qwen3-vl-8b@1x{gpu}/engine=sglang{more}"
+
+    def budget(gpu: str, more: str = "") -> Budget:
+        return memory_of(parse_worker(name.format(gpu=gpu, more=more))).budget
+
+    total = parse_worker("llama-3.1-8b@1xh100").gpu.usable_bytes / MIB
+    share = round(1 - (1536 + 128) / total, 3) - 8192 / total
+    after = budget("h100")
+    assert after.activation_bytes == pytest.approx(
+        (total * MIB - after.runtime_bytes) * (1 - share)
+    )
+    assert after.embeddings_bytes == 1024 * MIB  # pixels: a Hopper of 60 GiB and more
+    assert budget("b200").embeddings_bytes == budget("a100").embeddings_bytes == 100 * MIB
+    older = budget("h100", ",version=0.5.10")
+    before = 512 + 1.5 * 8192 + 128 + 2 * 256 + 8 * 58
+    grown = 27 * 1152**2 / (24 * 1024**2) - 1
+    share = round(1 - before / total, 3) * 0.95 * (1 - 0.1 * grown)
+    slack = (total * MIB - older.runtime_bytes) * (1 - share)
+    assert older.activation_bytes == pytest.approx(slack)
+    assert older.embeddings_bytes == 0
+    given = budget("h100", ",mem_fraction_static=0.7")
+    assert given.activation_bytes == pytest.approx((total * MIB - given.runtime_bytes) * 0.3)
+    # Each rank has the whole tower where pictures are dealt out, else its part.
+    whole, parts = (
+        size(parse_worker(f"qwen3-vl-8b@2xh100/tp2,engine=sglang{more}"), 8192).weights_bytes
+        for more in (",mm_enable_dp_encoder", "")
+    )
+    assert whole - parts == 2 * 576_388_336
+    # Gemma 3 is served as text unless it is told otherwise.
+    gemma = memory_of(parse_worker("gemma-3-27b@1xh100/engine=sglang")).budget
+    assert gemma.embeddings_bytes == 0
 
 
 def test_sglang_keeps_every_token_of_gemma_3_and_windows_of_gpt_oss() -> None:

@@ -61,6 +61,11 @@ _PROMPT_GRAPHS_SINCE = (0, 5, 10)
 _LATENT_GRAPH_TOKENS = 2048
 """Largest step with prompts in CUDA graphs for latent attention; otherwise a whole chunk
 (ServerArgs, its pull request 15927)."""
+_TOWER_MIB, _USUAL_TOWER = 8 * 1024, 24 * 1024**2
+"""Layers · width² of the tower that its rule starts from, ViT-L/14."""
+_BLIND = ("gemma3", "llama4")
+"""Types of text models whose pictures it takes with --enable-multimodal alone."""
+_RESERVES_PICTURES_SINCE = (0, 5, 23)
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
 _DRAFT_MIB = 2048
@@ -245,7 +250,8 @@ class Sglang(EngineRules):
                              before 0.5.20 or so: they and their cache come out of it
 
         The chunk is that of all ranks together: it is dealt out after this
-        (_handle_data_parallelism).
+        (_handle_data_parallelism). Of models that see pictures it is 8 GiB less where sized after
+        capture, else 0.95 of it, and less for larger towers (adjust_mem_fraction_for_vlm).
         """
         worker = self.worker
         given = worker.fraction("mem_fraction_static")
@@ -262,7 +268,32 @@ class Sglang(EngineRules):
                 reserved = max(reserved, 10 * 1024)
             if worker.is_speculative and worker.draft is None and not self.counts_drafts:
                 reserved += _DRAFT_MIB
-        return max(0.001, round((total - reserved) / total, 3))
+        fraction = max(0.001, round((total - reserved) / total, 3))
+        if not self._sees_pictures:
+            return fraction
+        if self._sized_after_capture:
+            return max(0.001, fraction - _TOWER_MIB / total)
+        tower = None if worker.model.visual is None else worker.model.visual.tower
+        grown = 0.0 if tower is None else tower.depth * tower.width**2 / _USUAL_TOWER - 1
+        return fraction * 0.95 * min(1.05, max(0.8, 1 - 0.1 * grown))
+
+    @property
+    def _sees_pictures(self) -> bool:
+        """Return whether it serves the model with its tower; of some it does only when told."""
+        model = self.worker.model
+        return bool(model.vision_parameters) and not model.model_type.startswith(_BLIND)
+
+    @property
+    def _embeddings_bytes(self) -> float:
+        """Return what is kept out of the cache (mm_runtime_reservation_gb):
+        SGLANG_VLM_CACHE_SIZE_MB for embeddings; of Qwen3-VL on a large Hopper
+        SGLANG_MM_FEATURE_CACHE_MB for pixels instead."""
+        worker = self.worker
+        if not self._sees_pictures or self.version < _RESERVES_PICTURES_SINCE:
+            return 0.0
+        large = worker.gpu.usable_bytes >= 60 * GIB and worker.gpu.architecture == "Hopper"
+        hopper = large and worker.nodes == 1 and worker.model.model_type.startswith("qwen3_vl")
+        return (1024 if hopper else 100) * MIB
 
     @property
     def _sized_after_capture(self) -> bool:
@@ -296,7 +327,8 @@ class Sglang(EngineRules):
         graphs = self._graphs_mib(limits) * MIB if self._sized_after_capture else 0.0
         slack = (total - context) * (1 - self.static_fraction(limits))
         adapters = self.adapters_bytes(rank)
-        room = total - context - slack - rank.weights_bytes - graphs - adapters
+        pictures = self._embeddings_bytes
+        room = total - context - slack - rank.weights_bytes - graphs - adapters - pictures
         states = any(layer.state_bytes for layer in rank.cache)
         return Budget(
             total_bytes=total,
@@ -308,6 +340,7 @@ class Sglang(EngineRules):
             state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
             request_states=REQUEST_STATES if self._shares_states else 1,
             adapters_bytes=adapters,
+            embeddings_bytes=pictures,
         )
 
     def encoder(self, limits: BatchLimits) -> Encoder | None:
