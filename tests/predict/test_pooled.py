@@ -11,10 +11,13 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.find import find_model
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Plan
+from loadstone.core.plan import Plan, PoolingTask
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.sizing.deployments import sizes
+from loadstone.predict.sizing.options import SizeOptions
+from loadstone.predict.sizing.size import size
 from loadstone.predict.step_time.work import HEAD, work_of
 from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import plan_of
@@ -150,3 +153,42 @@ def test_pools_are_not_asked_for_vectors() -> None:
     with pytest.raises(InputError, match="one worker"):
         split.asked_for("embeddings")
     assert fleet_of(parse_deployment("bge-reranker-base@1xl4")).pairs == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint", "batch", "at_once", "kv_tokens"),
+    [
+        ("bge-m3@1xl4", "embeddings", 64, 2048 // 512, 0),
+        ("qwen3-8b@1xh100", "embeddings", 64, 8192 // 512, 8192),
+        ("qwen3-8b@2xh100/tp1,dp2", "embeddings", 64, 2 * 8192 // 512, 2 * 8192),
+        ("qwen3-8b@1xh100", "score", 4, 8192 // 512, 4 * 512),
+        ("bge-reranker-v2-m3@1xl4", "rerank", 1, 2048 // 512, 0),
+    ],
+)
+def test_texts_are_in_the_cache_for_one_step(
+    text: str, endpoint: PoolingTask, batch: int, at_once: int, kv_tokens: int
+) -> None:
+    """Whole texts of 512 tokens, of which a step of vLLM has room for so many; what else is asked
+    waits and keeps nothing. A token of Qwen3-8B is 36 · 2 · 8 · 128 · 2 bytes."""
+    (row,) = sizes(SizeOptions(models=(text,), context=(512,), batch=(batch,), endpoint=endpoint))
+    assert row.max_concurrent_requests == at_once
+    assert row.kv_bytes == kv_tokens * 36 * 2 * 8 * 128 * 2
+    assert row.fits
+    written = parse_deployment(text).worker
+    if written.task is None:  # no scores of words are kept
+        assert size(written, 512).activation_bytes > row.activation_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["bge-reranker-base@1xl4", "--endpoint", "embeddings"], "give --endpoint rerank"),
+        (["qwen3-8b@1xh100", "--endpoint", "chat"], "--endpoint"),
+        (
+            ["qwen3-8b@1xh100", "--endpoint", "score", "--context", "2k", "--answer", 8],
+            "no text is written",
+        ),
+    ],
+)
+def test_sizes_of_endpoints(words: list[object], line: str, loadstone: Loadstone) -> None:
+    assert line in loadstone("size", *words).line()

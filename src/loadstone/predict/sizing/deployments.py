@@ -196,7 +196,11 @@ def sizes(options: SizeOptions) -> list[Row]:
     names and numbers that mean nothing, too many rows.
     """
     rows: list[Row] = []
-    for deployment in deployments(options):
+    task = options.endpoint
+    if task is not None and options.answer:
+        raise InputError(f"--endpoint {task} and --answer: no text is written; leave one out")
+    for named in deployments(options):
+        deployment = named if task is None else named.asked_for(task)
         for context, batch in product(options.context or (None,), options.batch or (1,)):
             if len(rows) >= MOST_ROWS:
                 raise InputError(f"more than {MOST_ROWS:,} rows; ask for fewer at a time")

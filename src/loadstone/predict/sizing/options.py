@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from loadstone.core.errors import InputError
+from loadstone.core.plan import PoolingTask
 from loadstone.core.units import TOKEN_UNITS, parse_counts
 from loadstone.workload.option_fields import (
     ARGUMENT,
@@ -137,6 +138,9 @@ class SizeOptions(Flags):
         " ratio",
         (),
         tokens,
+    )
+    endpoint: PoolingTask | None = flag(
+        DEPLOYMENT, "what is asked of a model that writes no text: embeddings, rerank or score"
     )
     batch: tuple[int, ...] = flag(
         DEPLOYMENT, "requests of that context at once, e.g. 1,32", "1", counts

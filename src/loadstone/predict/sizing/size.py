@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                              where tensor parallelism exceeds the KV heads, or with MLA
     context_tokens, batch    the request; without a context, the longest that the model allows
     kv_bytes                 of batch × context_tokens, copies included; windows and states as they
-                             are
+                             are; of what writes no text: of as many as a step computes
     activation_bytes         peak of a step, runtime and CUDA graphs; SGLang: all it keeps beside
                              weights and KV
     reserve_bytes            what the engine leaves alone
@@ -51,7 +51,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     fits                     whether batch requests of context_tokens are held at once
     max_context_tokens       at which `batch` requests are held at once, up to the model's limit;
                              where each reserves the longest (kv_cache=reserved), that or none
-    max_concurrent_requests  of context_tokens, held and run at once, over all replicas
+    max_concurrent_requests  of context_tokens, held and run at once, over all replicas; of what
+                             writes no text: texts of one step
     kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
     warm_sessions            of context_tokens, whose blocks all of the KV caches hold at once, over
                              all replicas
@@ -129,18 +130,27 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
     context = context_tokens or rules.context_limit or NO_LIMIT_TOKENS
     wrong = contradictions(worker, context_tokens)
     memory = memory_of(worker, context)
-    requests = -(-batch // dp)  # requests of the fullest replica
-    longest = 0 if contradictions(worker) else max_context(worker, requests)
+    together = NO_LIMIT_TOKENS
+    if worker.task is not None:  # a text is in the cache for as long as the step that computes it
+        together = max(1, memory.limits.max_batched_tokens // context)
+    requests = min(together, -(-batch // dp))  # requests of the fullest replica
+    longest = (
+        0
+        if contradictions(worker)
+        else max_context(worker, 1 if worker.task is not None else requests)
+    )
     reserved = None if wrong else reserved_tokens(worker)
     taken = max(context, reserved or 0)  # by each request, whatever it writes
     fits = not wrong and memory.holds(taken, requests)
     if reserved is not None and not memory.holds(reserved, requests):
         longest = 0
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
-    seqs = memory.max_seqs if memory.has_room else 0
+    seqs = min(memory.max_seqs, together) if memory.has_room else 0
     ways = worker.tp * dp
     kv_bytes = (
-        batch * worker.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
+        min(batch, dp * together)
+        * worker.tp
+        * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
     )
     budgets = [budget for _, budget, _ in memory.stages]
     room = ways * sum(budget.kv_bytes + budget.state_bytes for budget in budgets)
