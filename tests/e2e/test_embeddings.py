@@ -4,6 +4,7 @@ Embeddings Inference does, and llama.cpp's own."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,3 +206,55 @@ def test_a_reranker_reads_all_documents_whatever_comes_back(
         10 * outcome.cell["metrics"]["requests_per_s"]
     )
     assert not {"input_length", "inputs_truncated"} & kinds(outcome)
+
+
+# --- what is done with such runs ------------------------------------------------------------------
+
+BY_VECTORS = ("--endpoint", "embeddings", "--inputs", 2, "--input", 32)
+
+
+def test_a_measured_embedder_is_learned_from_by_its_e2e(
+    embedder: ServerProcess, loadstone: Loadstone, tmp_path: Path
+) -> None:
+    """The server stands for a deployment of its engine; its predictions are surer then."""
+    where = ("--deployment", "bge-m3@1xl4/engine=llama.cpp", "--warmup", 2, "--out", tmp_path)
+    run = loadstone("bench", embedder.url, *BY_VECTORS, *RUN, *where)
+    traffic = (*BY_VECTORS, "--rate", 0.5, "--slo", "e2e_p99<60s", "--gpus", "l4", "--json")
+    asked = ("recommend", "bge-m3", *traffic, "--engine", "llama.cpp")
+    plain, learned = (loadstone(*asked, *more) for more in ((), ("--with", run.folder, "--force")))
+    assert "Warning" not in learned.err
+    before, after = (
+        math.log(e2e_s["high"] / e2e_s["low"])
+        for e2e_s in (outcome.document["plans"][0]["e2e_s"] for outcome in (plain, learned))
+    )
+    assert after < before / 2
+
+
+def test_runs_for_vectors_are_compared_followed_and_exported(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    runs = [
+        loadstone("bench", "--sim", f"ttft={ttft}ms,itl=1ms", *BY_VECTORS, *RUN).folder
+        for ttft in (5, 50)
+    ]
+    compared = loadstone("compare", *runs).out
+    assert "E2E p50" in compared
+    assert "inputs per s" in compared
+    assert "TTFT" not in compared
+    assert "missing" not in compared
+    assert loadstone("trend", *runs, "-o", tmp_path / "trend.html").code == 0
+    assert "e2e_p50" in (tmp_path / "trend.html").read_text()
+    rows = loadstone("query", "select inputs_per_s, e2e_s_p50 from cells", "--runs", runs[0]).out
+    assert len(rows.splitlines()) == 2
+    for form in ("csv", "vllm", "sglang", "llm-d"):
+        out = tmp_path / f"run.{form}"
+        assert loadstone("export", runs[0], "--format", form, "-o", out).code == 0
+        again = loadstone("import", out, "--out", tmp_path / form, "--json")
+        assert again.code == 0, again.err
+    document = json.loads((tmp_path / "run.vllm").read_text())
+    assert not [name for name in document if "output" in name or "ttft" in name]
+    tokens, seconds = document["total_input_tokens"], document["duration"]
+    assert document["total_token_throughput"] == pytest.approx(tokens / seconds)
+    head, row = (tmp_path / "run.csv").read_text().splitlines()
+    per_s = dict(zip(head.split(","), row.split(","), strict=True))
+    assert float(per_s["input_tokens_per_s"]) == pytest.approx(32 * float(per_s["inputs_per_s"]))

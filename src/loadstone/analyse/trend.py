@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.classes import cell_of_class
-from loadstone.analyse.compare.metric import DEFAULT
+from loadstone.analyse.compare.metric import DEFAULT, POOLED
 from loadstone.analyse.compare.result import name_class
 from loadstone.analyse.compare.sides import load_key
 from loadstone.analyse.stored_run import StoredRun
@@ -34,6 +34,7 @@ FALSE_ALARMS = 0.002
 """The chance of any alarm where nothing changed, unless another is asked for."""
 _ORDERS = (9_999, 99_999)
 """The least and the most random orders."""
+_METRICS = (*DEFAULT, *POOLED)
 _AT_ONCE = 2_000_000
 """Numbers of relabelled runs in memory at once."""
 _SIDE = 2
@@ -175,7 +176,7 @@ def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
         )
         points = []
         for run, cell in kept:
-            stats = {metric.name: metric.stat(cell, intended, steady, None) for metric in DEFAULT}
+            stats = {metric.name: metric.stat(cell, intended, steady, None) for metric in _METRICS}
             values = {
                 name: stat.value if stat is not None and stat.value > 0 else None
                 for name, stat in stats.items()
@@ -185,7 +186,7 @@ def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
             )
         names = [
             metric.name
-            for metric in DEFAULT
+            for metric in _METRICS
             if points and all(point.values[metric.name] for point in points)
         ]
         label = msgspec.structs.replace(cells[-1][0].facts, engine_version=None).label
@@ -352,6 +353,6 @@ def _compare(
     ratio = ends[1] / ends[0]
     if abs(math.log(ratio)) <= math.log1p(RESOLUTION):
         return None
-    more_is_better = next(metric for metric in DEFAULT if metric.name == name).more_is_better
+    more_is_better = next(metric for metric in _METRICS if metric.name == name).more_is_better
     per_run = ratio ** (1 / steps) if steps else None
     return ChangedMetric(name, *ends, ratio, p, (ratio > 1) != more_is_better, per_run)

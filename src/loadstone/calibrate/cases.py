@@ -459,9 +459,13 @@ def predict_latencies(case: Case) -> tuple[float, float]:
     """Return the medians of TTFT and TPOT by the profile of the deployment, in seconds."""
     if case.fleet is None:
         outcome, _ = simulate(case, profile_of(case.worker).values())
-        return float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
-    latencies = latencies_s(answered_rows(run_cell(case.plan(), 0, case.fleet))[case.warm :])
-    return float(np.median(latencies["ttft_s"])), float(np.median(latencies["tpot_s"]))
+        ttft_s, tpot_s = outcome.ttft_s, outcome.tpot_s
+    else:
+        answered = answered_rows(run_cell(case.plan(), 0, case.fleet))[case.warm :]
+        latencies = latencies_s(answered)
+        ttft_s, tpot_s = latencies["ttft_s"], latencies["tpot_s"]
+    # Vectors and scores come in one piece, which has no TPOT.
+    return float(np.median(ttft_s)), float(np.median(tpot_s)) if len(tpot_s) else math.nan
 
 
 def slower_than_fewer(cases: Sequence[Case]) -> str | None:

@@ -548,6 +548,11 @@ READER = Reader(
             ),
             _read_vllm,
         ),
+        # Of requests for vectors or scores.
+        (
+            ("duration", "completed", "request_throughput", "input_lens", "endpoint_type"),
+            _read_vllm,
+        ),
         (("elapsed_time", "num_requests", "tokens_per_second"), _read_vllm_throughput),
         (("avg_latency", "percentiles"), _read_vllm_latency),
     ],

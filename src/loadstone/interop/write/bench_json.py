@@ -8,6 +8,7 @@ The numbers are this run's records by those tools' definitions (loadstone.analys
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,7 +22,7 @@ from loadstone.analyse.other_tools import summarise_as
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Load
+from loadstone.core.plan import POOLING_TASKS, Load
 from loadstone.core.record import RunInfo
 from loadstone.interop.read.values import drop_missing
 
@@ -89,6 +90,10 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         if imported is not None and relative:
             numbers = _rescale(imported.stated.duration_s, numbers)
             del detail["start_times"]
+        if info.target is not None and info.target.endpoint in POOLING_TASKS:
+            numbers = _leave_out_answers(numbers)
+            for name in ("output_lens", "ttfts", "itls"):
+                del detail[name]
         if tool != "vllm" or not about.load.is_open or relative or None in detail["queue_times"]:
             del detail["queue_times"]
         head = (
@@ -113,6 +118,15 @@ def _rescale(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, 
     }
     unknown = {"max_output_tokens_per_s": None, "max_concurrent_requests": None}
     return dict(numbers) | rates | unknown | {"duration": duration_s}
+
+
+def _leave_out_answers(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Take what tools state of requests for vectors or scores: what is computed as output tokens is
+    how many these are, and all tokens are the input's."""
+    of_answers = re.compile("output|ttft|tpot|itl")
+    kept = {name: value for name, value in numbers.items() if not of_answers.search(name)}
+    seconds, tokens = kept["duration"], kept["total_input_tokens"]
+    return kept | {"total_token_throughput": tokens / seconds if seconds else None}
 
 
 def _list_requests(table: pa.Table) -> dict[str, list[Any]]:

@@ -37,6 +37,9 @@ _OPERATIONS = {
     "completions": "text_completion",
     "sglang": "text_completion",
     "triton": "text_completion",
+    "embeddings": "embeddings",
+    "rerank": "rerank",
+    "score": "rerank",
 }
 """By endpoint; of all others it is chat."""
 _CLIENT, _INTERNAL = 3, 1

@@ -50,6 +50,8 @@ _OF_CLASS = {
     "rejected": "rejected",
 }
 """Columns of rows of a class: what ClassPart calls them."""
+_OF_POOLED = ("inputs_per_s", "documents_per_s", "input_tokens_per_s")
+"""Columns that only runs for vectors or scores have."""
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
@@ -64,6 +66,8 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
     rows = []
     for cell in summary.cells:
         row = _make_row(summary, facts, cell)
+        if cell.rate_name in _OF_POOLED:
+            row |= {name: getattr(cell.metrics, name) for name in _OF_POOLED}
         rows.append(row | dict.fromkeys(_OF_CLASS if has_classes else ()))
         rows += [
             _make_row(summary, facts, cell_of_class(cell, part))

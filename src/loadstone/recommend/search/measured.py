@@ -13,6 +13,7 @@ from loadstone.analyse.summary import summary_of
 from loadstone.calibrate.cases import predict_latencies
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Worker
+from loadstone.core import arrays
 from loadstone.core.summary import CellSummary
 from loadstone.core.vectors import Floats
 from loadstone.recommend.search.candidates import Candidate, Refused
@@ -57,7 +58,8 @@ def read_measured(run: Path, *, force: bool) -> MeasuredRun:
         measured = case.point.ttft_s or math.nan, case.point.tpot_s or math.nan
         gaps.append((math.log(measured[0] / ttft_s), math.log(measured[1] / tpot_s)))
     graded = any(cell.graded is not None and cell.graded.undecided is None for cell in cells)
-    middle = np.nanmedian(np.array(gaps), axis=0)
+    known = (arrays.drop_missing(column) for column in np.array(gaps).T)
+    middle = np.array([np.median(column) if len(column) else math.nan for column in known])
     return MeasuredRun(deployment.name, middle, graded, power=power_gaps([run]))
 
 

@@ -24,7 +24,8 @@ from loadstone.report.table import Footnote, Shown, Table, first_notes
 
 _HEADS = ("A", "B", "B/A", "95%", "p", "p adjusted", "detectable")
 _MAIN = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_s", "failed_share")
-"""Metrics that are always shown."""
+_ENDS = ("e2e_p50", "e2e_p99", "inputs_per_s", "documents_per_s", *_MAIN[-2:])
+"""Metrics that are always shown, of answers that come a token at a time, and in one piece."""
 _MAX_REPEATS = 200
 """Runs a side that anybody would measure to show a difference."""
 _WORDS = {
@@ -97,8 +98,10 @@ def main_table(comparison: Comparison) -> Table:
     rows: list[list[str]] = []
     for cell in comparison.parts:
         load = f"· {cell.name}" if cell.name else f"{cell.load.kind} {cell.load.value:g}"
-        for row in cell.metrics:
-            if row.name in _MAIN or row.better:
+        known = [row for row in cell.metrics if row.a is not None or row.b is not None]
+        streams = any(row.name.startswith("ttft") for row in known)
+        for row in known:
+            if row.name in (_MAIN if streams else _ENDS) or row.better:
                 rows.append([load, *show_metric(row)[:5], show_conclusion(row)])
                 load = ""
     heads = ["load", "metric", *_HEADS[:4], "conclusion"]
@@ -267,7 +270,7 @@ def show_conclusion(row: MetricRow) -> str:
         return _MISSING
     if row.better:
         return f"{row.better.upper()} is better"
-    words, repeats = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
+    words, repeats = _WORDS.get(row.conclusion or "", "not tested"), row.repeats_needed
     if repeats and repeats <= _MAX_REPEATS and row.conclusion == "runs_differ":
         words += f"; repeat {repeats} times to know"
     elif repeats and row.conclusion in ("runs_differ", "not_shown", "may_be_chance", "too_little"):

@@ -14,6 +14,8 @@ from loadstone.report.table import Shown, Table
 _MOST_SERIES = 12
 """Series that a page draws, those with steps first."""
 _DRAWN = ("tpot_p50", "ttft_p50", "output_tokens_per_s")
+_DRAWN_ENDS = ("e2e_p50", "inputs_per_s", "documents_per_s")
+"""Of answers that come in one piece."""
 
 
 def render(trend: Trend) -> list[Shown]:
@@ -113,7 +115,7 @@ def write_page(trend: Trend, path: Path) -> None:
     figures = [
         trend_figure(trend.series[number], metric, changes_of[number], f"trend-{number}-{metric}")
         for number in shown[:_MOST_SERIES]
-        for metric in _DRAWN
+        for metric in (_DRAWN if "ttft_p50" in trend.series[number].metrics else _DRAWN_ENDS)
         if metric in trend.series[number].metrics
     ]
     content = render(
