@@ -18,7 +18,7 @@ from loadstone.measure.client.clock import Pacer
 from loadstone.measure.simulated_server.stream import AnswerWriter
 from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.predict.scheduler.blocks import SingleBlocks
-from loadstone.predict.scheduler.scheduler import Refusal
+from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.engine import NEVER, Replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of

@@ -21,7 +21,7 @@ import numpy as np
 from loadstone.core.plan import Plan
 from loadstone.predict.autoscaler.policy import QUANTILE, Autoscaler, FleetSignals
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.scheduler.scheduler import Refusal
+from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.cell import arrive, turn_away
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares

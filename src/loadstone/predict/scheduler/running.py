@@ -1,8 +1,7 @@
 """The account of what runs in a scheduler: who decodes, which step ends each, and the KV blocks
 that they hold.
 
-Here is only the account of it; scheduler.py decides. It is the base of the scheduler and no part of
-it, because every look from one object into another would cost in loops that run a million times.
+Here is only the account of it; scheduler.py decides.
 
 Blocks are counted exactly. While all that runs could come to hold fits into the cache at once, no
 step can want for a block, and nothing needs counting; `_tight` says when that is no longer so.

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadstone.core.plan import Plan
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.scheduler.scheduler import Refusal
+from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.encoders import EncodedArrivals

@@ -23,7 +23,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, TrafficClass
 from loadstone.engines.habits import Route
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.scheduler.scheduler import Refusal
+from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.engine import NEVER, Replica
 from loadstone.predict.simulator.flow_control import FlowControl
 from loadstone.predict.simulator.pipeline import Unit, next_s_of, route

@@ -17,7 +17,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.engines.habits import Route
 from loadstone.predict.scheduler import Scheduler
-from loadstone.predict.scheduler.scheduler import Refusal
+from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.client import CellRequests
 from loadstone.predict.simulator.content import Contents
 from loadstone.predict.simulator.encoders import EncoderPool
