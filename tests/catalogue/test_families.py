@@ -515,7 +515,6 @@ def test_an_index_that_says_nothing_changes_nothing(tmp_path: Path, index: dict[
         ),
         ("llama", {"layer_types": ["hybrid"] * 12}, "layer type 'hybrid' is not known"),
         ("llama", {"model_type": "hrm_text"}, "layers that run several times"),
-        ("llama", {"model_type": "mllama_text_model"}, "cross attention to images"),
         ("llama", {"model_type": "diffusion_gemma_text"}, "by diffusion"),
         ("llama", {"model_type": "moshi"}, "a second decoder that runs at every token"),
     ],

@@ -173,7 +173,7 @@ def test_llama_cpp_bounds_tokens_its_own_way(
 def test_pictures_of_a_model_that_cannot_be_sized_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = {"model_type": "mllama_text_model", "hidden_size": 4096, "num_hidden_layers": 40}
+    text = {"model_type": "moshi", "hidden_size": 4096, "num_hidden_layers": 40}
     vision = {"image_size": 560, "patch_size": 14, "max_num_tiles": 4}
     config = {"model_type": "mllama", "text_config": text, "vision_config": vision}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -264,6 +264,13 @@ class EngineRules:
         return None if self.most_pictures == 0 else encoder_of(self.visual)
 
     @property
+    def picture_states(self) -> int:
+        """Return the states that the largest picture of a prompt has in the cache, for cross
+        attention."""
+        encoder = self.encoder(self.limits()) if self.worker.model.cross is not None else None
+        return 0 if encoder is None else encoder.largest.cross
+
+    @property
     def most_pictures(self) -> int | None:
         """Return the pictures that a request may have, by `limit_mm_per_prompt`; None: any number.
         Raises InputError."""

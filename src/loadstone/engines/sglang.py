@@ -447,6 +447,7 @@ class Sglang(EngineRules):
             budget_tokens = max(1, max_batched_tokens // sharing_ranks)
         return Scheduling(
             "prefill-first",
+            worker.model.cross is None,
             keep_free=1.0 if self.version >= _EXACT_SINCE else keep_free,
             route="round-robin",
             poll_steps=worker.count("scheduler_recv_interval") or 0,

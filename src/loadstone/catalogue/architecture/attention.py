@@ -27,6 +27,7 @@ class FullAttention(msgspec.Struct, frozen=True):
     projection, values are the keys (the cache still holds both). `stores_kv` is false where the
     layer reads the cache of an earlier one, and has no projections for it. `bidirectional`: tokens
     see those behind them too, so many that nothing is kept; `window_tokens` are of either side.
+    `cross`: what is seen are a picture's states, not the prompt's tokens.
     """
 
     heads: int
@@ -46,6 +47,7 @@ class FullAttention(msgspec.Struct, frozen=True):
     keys_as_values: bool = False
     stores_kv: bool = True
     bidirectional: bool = False
+    cross: bool = False
 
     def weights(self, hidden: int) -> Iterator[Matrix]:
         query, output = self.heads * self.head_dim, self.heads * self.v_head_dim

@@ -173,6 +173,18 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         )
 
     @property
+    def cross(self) -> Layers | None:
+        """Return its layers of cross attention to pictures; None: it has none."""
+        return next(
+            (
+                run
+                for run in self.kinds
+                if isinstance(run.attention, FullAttention) and run.attention.cross
+            ),
+            None,
+        )
+
+    @property
     def has_latent_attention(self) -> bool:
         return any(isinstance(run.attention, LatentAttention) for run in self.kinds)
 

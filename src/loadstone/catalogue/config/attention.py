@@ -198,6 +198,7 @@ def full_attention(
     if by_flag and qk_norm is None:
         fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
     gated = fields.flag("attn_output_gate", default=bool(family.gate))
+    cross = index in (fields.entries("cross_attention_layers") or ())
     return FullAttention(
         heads=heads,
         kv_heads=kv_heads,
@@ -209,7 +210,7 @@ def full_attention(
         index_dim=index_dim,
         bias=bias,
         output_bias=output_bias,
-        qk_norm=None if qk_norm == "bare" else qk_norm,
+        qk_norm="head" if cross else None if qk_norm == "bare" else qk_norm,
         gate=(family.gate or "element") if gated else None,
         gate_in_query=gated and family.gate_in_query,
         sinks=fields.flag(
@@ -217,6 +218,7 @@ def full_attention(
         ),
         keys_as_values=fields.flag("attention_k_eq_v") and not window,
         stores_kv=index < count - fields.count("num_kv_shared_layers", default=0),
+        cross=cross,
     )
 
 

@@ -59,6 +59,7 @@ def _images(vision: Fields, kind: str, text_hidden: int) -> TowerShape | None:
         inner = int(vision.number("mlp_ratio", 4) * hidden)
     depth = vision.optional_count("num_hidden_layers", "depth", "vt_num_hidden_layers")
     patch = _side(vision, "patch_size")
+    depth = depth and depth + vision.count("num_global_layers", default=0)  # Llama 3.2 Vision
     if not depth or not hidden or not inner or not patch:
         return None
     wide = vision.optional_count("qkv_hidden_size") or hidden

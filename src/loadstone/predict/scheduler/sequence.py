@@ -35,6 +35,7 @@ class Sequence:
     priority       the larger is served first, where the policy has priorities
     adapter        its LoRA adapter's number; 0: it has none
     pictures       in its prompt that a tower encodes
+    states         of pictures, which stand before the prompt's tokens in the cache
     order          by which it is served then: the smallest first
     found          what each tier has of it, where the step loads it (LowerTiers.find)
     """
@@ -42,7 +43,7 @@ class Sequence:
     # Defaults of the class: a million of these are made, and most fields are set only once it runs.
     emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = (
         shared_blocks
-    ) = session = priority = adapter = 0
+    ) = states = session = priority = adapter = 0
     pictures: tuple[Picture, ...] = ()
     order: tuple[int, int] = (0, 0)
     base: float = 0

@@ -245,6 +245,9 @@ def arrive(
     sequence.adapter = requests.adapter[row]
     if run.pictures is not None and run.encoders is None:
         sequence.pictures = run.pictures.of(row, sequence.prompt_tokens)
+        sequence.states = states = sum(picture.states for picture in sequence.pictures)
+        sequence.prompt_tokens += states
+        sequence.target += states
     turn = requests.turn[row]
     sequence.session = index - turn if turn > 0 else index
     if contents is not None:

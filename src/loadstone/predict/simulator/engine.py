@@ -174,6 +174,7 @@ class Replica:
         self._stretch = DecodeTimes(model).stretch
         self._a = self._b = 0.0
         self._pictures = picture_times_of(model)
+        self._unread = self._pictures.unread if self._pictures is not None else 0.0
         self.adapters: ResidentAdapters | None = None
         slots = scheduler.policy.adapters
         if slots is not None and model.adapters is not None:
@@ -281,8 +282,10 @@ class Replica:
         decodes = scheduler.decodes if scheduler.decoding else 0
         if scheduler.chunks or (met_tokens is not None and decodes):
             chunks = [(new, done) for _, new, done in scheduler.chunks]
+            if self._unread:
+                chunks = [self._seen(*chunk) for chunk in scheduler.chunks]
             step_s = self._step_s(
-                decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens
+                decodes, self._context_tokens if decodes else 0, chunks, met_tokens
             )
             return (
                 step_s if self.tiers is None else self.tiers.lengthen(step_s, scheduler.cache),
@@ -291,8 +294,24 @@ class Replica:
             )
         if not decodes:
             return 0.0, 0.0, 0
-        a, b, steps = self._stretch(decodes, scheduler.context_tokens, scheduler.growth, steps)
+        a, b, steps = self._stretch(decodes, self._context_tokens, scheduler.growth, steps)
         return a, b, min(steps, self._at_once)
+
+    @property
+    def _context_tokens(self) -> float:
+        """Return the KV tokens that decodes read; of states, what cross attention does."""
+        tokens = self.scheduler.context_tokens
+        if self._unread:
+            running = self.scheduler.running
+            tokens -= self._unread * sum(s.states for s in running if s.end_tick)
+        return tokens
+
+    def _seen(self, sequence: Sequence, new: int, done: int) -> tuple[int, int]:
+        """Return a chunk's tokens that pass through the model, and what these see: all that was
+        done, of states what layers of cross attention do."""
+        states = min(sequence.states, done + new)
+        before = min(states, done)
+        return new - (states - before), done - before + round((1 - self._unread) * states)
 
     def begin(self, a: float, b: float, steps: int) -> None:
         """Put the step, or the stretch, under way."""

@@ -390,6 +390,7 @@ class Pools:
             rank.queue.popleft()
             prompt = Sequence(sequence.row, sequence.prompt_tokens, 1)
             prompt.adapter, prompt.pictures = sequence.adapter, sequence.pictures
+            prompt.states = sequence.states
             if sequence.shared_blocks:
                 prompt.share(sequence.segments, sequence.shared_blocks)
             self._hand(rank.unit, rank.replica, prompt, at_s)

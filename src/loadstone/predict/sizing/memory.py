@@ -140,6 +140,9 @@ def max_context(worker: Worker, requests: int = 1) -> int:
     where none fits."""
     rules = rules_of(worker)
     limit = rules.context_limit or NO_LIMIT_TOKENS
+    if rules.picture_states:
+        states, memory = rules.picture_states, memory_of(worker)
+        return largest(0, limit, lambda n: memory.holds(n + states, requests))
     whole = rules.whole_prompts(limit)
     if limit > whole:
         longest = _longest(memory_of(worker, limit if whole else None), limit, requests)

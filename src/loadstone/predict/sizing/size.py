@@ -140,7 +140,8 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
         else max_context(worker, 1 if worker.task is not None else requests)
     )
     reserved = None if wrong else reserved_tokens(worker)
-    taken = max(context, reserved or 0)  # by each request, whatever it writes
+    # By each request, whatever it writes, with the largest picture that cross attention sees.
+    taken = max(context, reserved or 0) + rules.picture_states
     fits = not wrong and memory.holds(taken, requests)
     if reserved is not None and not memory.holds(reserved, requests):
         longest = 0
@@ -195,6 +196,7 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
         assumed="; ".join(
             [
                 *model.assumed,
+                *_states_assumed(rules),
                 *_draft_assumed(worker),
                 *not_simulated(worker.engine, worker.arguments),
             ]
@@ -321,6 +323,14 @@ def _kv_bytes_per_token(rules: EngineRules) -> float:
 def _as_integer(value: float, above: float = 1e6) -> float:
     """Return an integer where it is one, or beyond `above`."""
     return round(value) if float(value).is_integer() or abs(value) > above else value
+
+
+def _states_assumed(rules: EngineRules) -> Iterator[str]:
+    if rules.picture_states:
+        yield (
+            f"each request keeps {rules.picture_states:,} states of one largest picture in the"
+            " cache, in slots of all layers, beside its tokens"
+        )
 
 
 def _draft_assumed(worker: Worker) -> Iterator[str]:

@@ -39,6 +39,7 @@ class Picture(NamedTuple):
     start, end   its tokens' places in the prompt
     embeddings   that the tower makes
     flops        that it takes for them; prepare_s: seconds on a thread of the host
+    states       that the cache keeps for layers of cross attention, before the prompt's tokens
     """
 
     start: int
@@ -46,11 +47,17 @@ class Picture(NamedTuple):
     embeddings: int
     flops: float
     prepare_s: float
+    states: int = 0
 
 
 class PictureTimes(NamedTuple):
-    """Seconds of pictures. ranks: that encode, each a part of a picture, or with `dealt` pictures
-    of its own; spread: in ln; guessed: of which machine there is no measurement."""
+    """Seconds of pictures.
+
+    ranks        that encode, each a part of a picture, or with `dealt` pictures of its own
+    spread       in ln; guessed: of which machine there is no measurement
+    state_flops  of a state's keys and values for cross attention
+    unread       share of the layers that see no states
+    """
 
     encoder: Encoder
     fixed_s: float
@@ -60,14 +67,17 @@ class PictureTimes(NamedTuple):
     ranks: int
     spread: float
     guessed: str
+    state_flops: float = 0.0
+    unread: float = 0.0
 
     def picture(self, width: int, height: int, start: int = 0) -> Picture:
         """Return what a picture of so many pixels is in a prompt."""
         visual = self.encoder.visual
         counted = visual.count(width, height)
         prepare_s = self.picture_s + self.pixel_s * width * height
-        flops = visual.flops(counted) or 0.0
-        return Picture(start, start + counted.tokens, counted.seen, flops, prepare_s)
+        flops = (visual.flops(counted) or 0.0) + counted.cross * self.state_flops
+        end = start + counted.tokens
+        return Picture(start, end, counted.seen, flops, prepare_s, counted.cross)
 
     def encode_s(self, pictures: Iterable[Picture]) -> float:
         """Return what a step takes longer that encodes these."""
@@ -104,7 +114,13 @@ def picture_times(rules: EngineRules) -> PictureTimes | None:
         return None
     flop_s = 1 / (SHARE * peak)
     guessed = f"{worker.engine} on {worker.gpu.name}"
-    return PictureTimes(encoder, FIXED_S, flop_s, PICTURE_S, PIXEL_S, worker.tp, _SPREAD, guessed)
+    times = PictureTimes(encoder, FIXED_S, flop_s, PICTURE_S, PIXEL_S, worker.tp, _SPREAD, guessed)
+    cross, model = worker.model.cross, worker.model
+    if cross is None:
+        return times
+    # 2 FLOPs for each weight of keys and values, of which the cache has 2 bytes for each number.
+    state_flops = cross.count * model.hidden * cross.kv_bytes_per_token("bf16")
+    return times._replace(state_flops=state_flops, unread=1 - cross.count / model.layer_count)
 
 
 PictureShares = tuple[tuple[int, int, float], ...]
