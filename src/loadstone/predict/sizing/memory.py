@@ -51,6 +51,13 @@ class Memory(msgspec.Struct, frozen=True):
         """Return the requests that one replica's scheduler runs at once, whatever the memory."""
         return self.rules.max_seqs(self.limits, self.tokens)
 
+    def together(self, context_tokens: int) -> int:
+        """Return the requests that a replica's cache has at once at most: of what writes no text
+        those of one step, which then leave it."""
+        if self.rules.worker.task is None:
+            return NO_LIMIT_TOKENS
+        return max(1, self.limits.max_batched_tokens // context_tokens)
+
     @property
     def has_room(self) -> bool:
         """Something is left for a cache. A rank that keeps nothing but states, in a pool, needs
@@ -140,6 +147,8 @@ def max_context(worker: Worker, requests: int = 1) -> int:
     where none fits."""
     rules = rules_of(worker)
     limit = rules.context_limit or NO_LIMIT_TOKENS
+    if rules.worker.task is not None:
+        requests = 1  # those of a step take no more than its tokens
     if rules.picture_states:
         states, memory = rules.picture_states, memory_of(worker)
         return largest(0, limit, lambda n: memory.holds(n + states, requests))

@@ -130,15 +130,9 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
     context = context_tokens or rules.context_limit or NO_LIMIT_TOKENS
     wrong = contradictions(worker, context_tokens)
     memory = memory_of(worker, context)
-    together = NO_LIMIT_TOKENS
-    if worker.task is not None:  # a text is in the cache for as long as the step that computes it
-        together = max(1, memory.limits.max_batched_tokens // context)
+    together = memory.together(context)
     requests = min(together, -(-batch // dp))  # requests of the fullest replica
-    longest = (
-        0
-        if contradictions(worker)
-        else max_context(worker, 1 if worker.task is not None else requests)
-    )
+    longest = 0 if contradictions(worker) else max_context(worker, requests)
     reserved = None if wrong else reserved_tokens(worker)
     # By each request, whatever it writes, with the largest picture that cross attention sees.
     taken = max(context, reserved or 0) + rules.picture_states
@@ -193,14 +187,7 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
         ),
         **_pictures(rules, ways, budgets),
         why=_why(worker, memory, _Request(taken, batch, longest, seqs), fits, wrong),
-        assumed="; ".join(
-            [
-                *model.assumed,
-                *_states_assumed(rules),
-                *_draft_assumed(worker),
-                *not_simulated(worker.engine, worker.arguments),
-            ]
-        ),
+        assumed="; ".join(_assumed(rules)),
     )
 
 
@@ -325,12 +312,17 @@ def _as_integer(value: float, above: float = 1e6) -> float:
     return round(value) if float(value).is_integer() or abs(value) > above else value
 
 
-def _states_assumed(rules: EngineRules) -> Iterator[str]:
+def _assumed(rules: EngineRules) -> Iterator[str]:
+    """List what was assumed, and what of the arguments changes nothing here."""
+    worker = rules.worker
+    yield from worker.model.assumed
     if rules.picture_states:
         yield (
             f"each request keeps {rules.picture_states:,} states of one largest picture in the"
             " cache, in slots of all layers, beside its tokens"
         )
+    yield from _draft_assumed(worker)
+    yield from not_simulated(worker.engine, worker.arguments)
 
 
 def _draft_assumed(worker: Worker) -> Iterator[str]:
