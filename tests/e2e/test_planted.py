@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -485,6 +487,126 @@ ATTEMPTS = 3
 uneven."""
 DRIFTS = {"not_stationary", "queue_grows"}
 """Planted by less than a busy machine makes everything wait."""
+
+
+# --- what became of pictures, and of texts that vectors are asked for -----------------------------
+
+PICTURED = (
+    "--endpoint chat --images 1 --image-size 256x256 --image-format png --input 64 --output 4"
+    " --warmup 0 --concurrency 2 --requests 24 --deployment qwen3-vl-8b@1xh200"
+)
+LARGE = "--image-content noise --image-size"
+SEEN = 64
+"""Tokens of a picture of 256x256, by the rule of Qwen3-VL."""
+
+
+def seeing(visual: int, cached: int = 0) -> Reply:
+    """Answer chats: each picture is so many tokens, and so many of a prompt were cached."""
+
+    def reply(ask: Ask, send: Send) -> None:
+        if ask.path != "/v1/chat/completions":
+            answer(ask, send)
+            return
+        content = ask.json["messages"][-1]["content"]
+        parts = [{"text": content}] if isinstance(content, str) else content
+        text = "".join(part.get("text", "") for part in parts)
+        pictures = sum("image_url" in part for part in parts)
+        counts = {
+            "prompt_tokens": len(text.split()) + visual * pictures,
+            "completion_tokens": ask.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached * pictures},
+        }
+        if not ask.json.get("stream"):
+            message = {"message": {"content": " time"}, "finish_reason": "length"}
+            document = {"choices": [message], "usage": counts}
+            send(whole("200 OK", json.dumps(document).encode()))
+            return
+        send(SSE)
+        for place in range(ask.output_tokens):
+            finish = "length" if place == ask.output_tokens - 1 else None
+            choice = {"index": 0, "delta": {"content": " time"}, "finish_reason": finish}
+            send(chunk(event({"choices": [choice]})))
+            time.sleep(0.0005)
+        for last in (event({"choices": [], "usage": counts}), DONE):
+            send(chunk(last))
+        send(LAST_CHUNK)
+
+    return reply
+
+
+def refuse_pictures(ask: Ask, send: Send) -> None:
+    """Take texts alone."""
+    if ask.path == "/v1/chat/completions" and b"image_url" in ask.body:
+        said = {"error": {"message": "At most 0 image(s) may be provided in one prompt."}}
+        send(whole("400 Bad Request", json.dumps(said).encode()))
+    else:
+        seeing(SEEN)(ask, send)
+
+
+for error, kind, reply, flags in (
+    ("pictures are dropped, and the text alone is answered", "images_dropped", seeing(0), ""),
+    (
+        "pictures become other tokens than the stated model's rule makes of them",
+        "visual_tokens_differ", seeing(2 * SEEN), "",
+    ),
+    ("requests are refused for their pictures", "images_refused", refuse_pictures, ""),
+    (
+        "new pictures found in a cache, by the answers' usage",
+        "image_cache_helped", seeing(SEEN, 2 * SEEN - 8), "",
+    ),
+    (
+        "pictures that take longer to make than the load leaves time",
+        "images_late", seeing(SEEN), f"{LARGE} 1000x1000 --rate 500 --requests 12",
+    ),
+    (
+        "pictures that take longer to leave than the server to answer",
+        "upload_dominates", seeing(SEEN), f"{LARGE} 1500x1500 --requests 6",
+    ),
+):  # fmt: skip
+    load = PICTURED.replace("--concurrency 2", "") if "--rate" in flags else PICTURED
+    plant(error, kind, reply, f"{load} {flags}", meets=True)
+
+POOLED = "--endpoint embeddings --inputs 2 --input 32 --warmup 0 --concurrency 2 --requests 24"
+
+
+def distinct(text: str) -> list[float]:
+    return [zlib.crc32(text.encode()) / 2**32, 0.5]
+
+
+def embedding(vector: Callable[[str], list[float]] = distinct, most: int = 1000) -> Reply:
+    """Give a vector for each text, of which so many tokens are read."""
+
+    def reply(ask: Ask, send: Send) -> None:
+        if ask.path != "/v1/embeddings":
+            answer(ask, send)
+            return
+        asked = ask.json["input"]
+        several = isinstance(asked, list) and not isinstance(asked[0], int)
+        texts = asked if several else [asked]
+        read = [min(most, len(text.split() if isinstance(text, str) else text)) for text in texts]
+        entries = [
+            {"index": place, "embedding": vector(str(text))} for place, text in enumerate(texts)
+        ]
+        document = {"data": entries, "usage": {"prompt_tokens": sum(read)}}
+        send(whole("200 OK", json.dumps(document).encode()))
+
+    return reply
+
+
+for error, kind, reply, flags in (
+    ("texts are cut before they become vectors", "inputs_truncated", embedding(most=16), ""),
+    (
+        "vectors of another length than `dimensions` asks",
+        "dimensions_ignored", embedding(), "--extra-body {{\"dimensions\":64}}",
+    ),
+    ("vectors with numbers that are none", "vectors_odd", embedding(lambda _: [1.0, math.nan]), ""),
+    (
+        "vectors of several lengths, as of two models",
+        "vectors_odd", embedding(lambda text: distinct(text)[: 1 + zlib.crc32(text.encode()) % 2]), "",
+    ),
+    ("one vector for all texts", "vectors_alike", embedding(lambda _: [0.5, 0.5]), ""),
+):  # fmt: skip
+    plant(error, kind, reply, f"{POOLED} {flags}", meets=True)
 
 
 @pytest.mark.parametrize(
