@@ -35,6 +35,14 @@ def test_inputs_are_counted_and_nothing_is_streamed(loadstone: Loadstone) -> Non
     assert "out tok/s" not in shown
 
 
+@pytest.mark.parametrize("asked", [("--endpoint", "embeddings"), ("--no-stream",)])
+def test_bounds_on_first_tokens_are_refused_where_answers_have_none(
+    loadstone: Loadstone, asked: tuple[str, ...]
+) -> None:
+    line = loadstone("bench", "--sim", "ttft=5ms,itl=1ms", *asked, *FEW, "--slo", "ttft_p99<1s")
+    assert "have e2e alone" in line.line()
+
+
 def test_what_a_calibration_is_off_by_is_e2e(loadstone: Loadstone, tmp_path: Path) -> None:
     asked = ("--endpoint", "embeddings", "--inputs", 2, "--input", 32)
     run = loadstone("bench", "--sim", "ttft=5ms,itl=1ms", *asked, *RUN).folder

@@ -251,6 +251,15 @@ def test_pictures_of_a_data_set_are_simulated_and_told_where_they_differ(
     assert "for 40 sizes" in findings(tmp_path / "other")["visual_tokens_differ"]
 
 
+def test_a_picture_that_a_processor_refuses_is_an_error_of_its_request(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path
+) -> None:
+    (tmp_path / "items.jsonl").write_text(asking([data_url(png(2000, 8))]))
+    asked = f"bench {seeing.url} --dataset {tmp_path / 'items.jsonl'} --output 4 --requests 2"
+    loadstone(*f"{asked} --deployment {MODEL} --out {tmp_path / 'runs'}".split())
+    assert "200 times" in findings(tmp_path / "runs")["images_refused"]
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

@@ -1,5 +1,6 @@
 """Runs are described, opened, ended and recovered here, whether measured or simulated."""
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,9 +34,9 @@ class OpenRun(NamedTuple):
     signals: Signals
 
 
-def bounds_of(output: OutputOptions, plan: Plan) -> dict[str, float]:
-    """Return the limits of --slo, in seconds. Raises InputError, for a --dialect that is not known
-    too."""
+def bounds_of(output: OutputOptions, plan: Plan, *, streams: bool = True) -> dict[str, float]:
+    """Return the limits of --slo, in seconds; `streams`: answers come a token at a time. Raises
+    InputError, for a --dialect that is not known too."""
     if output.dialect is not None and output.dialect not in DIALECTS:
         raise InputError(
             f"--dialect {output.dialect}: unknown; choose one of {', '.join(DIALECTS)}"
@@ -51,6 +52,12 @@ def bounds_of(output: OutputOptions, plan: Plan) -> dict[str, float]:
     if not plan.has_sessions and any(name.startswith(TASK) for name in bounds):
         raise InputError(
             "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"
+        )
+    streams &= plan.inputs is None
+    unseen = [name for name in bounds if not re.match("([^:]*:)?(e2e|task|answer)", name)]
+    if unseen and not streams:
+        raise InputError(
+            f"--slo {unseen[0]}: answers in one piece have e2e alone; write e.g. e2e_p99<1s"
         )
     return bounds
 

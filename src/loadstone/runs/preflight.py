@@ -119,7 +119,7 @@ def prepare(
     options = _ask_for(options, pooling_task(options))
     planner = Planner(options)
     draft = planner.plan()
-    execution.bounds_of(options.output, draft)
+    execution.bounds_of(options.output, draft, streams=options.client.stream)
     check_client(options.client)
     check_clock(options.client, options.target.urls)
     check_start(options)

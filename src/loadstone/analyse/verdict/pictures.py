@@ -114,7 +114,7 @@ def _refused(cell: JudgedCell, with_any: Bools) -> Findings:
         for error, status, shown in zip(
             cell.measured.error, cell.measured.http_status, with_any, strict=True
         )
-        if shown and status == 400 and "image" in str(error).lower()
+        if shown and status in range(400, 502) and "image" in str(error).lower()
     ]
     if refusals:
         yield finding("images_refused", requests=len(refusals), said=refusals[0])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from loadstone.catalogue.visual.visual import Visual
+from loadstone.core.errors import InputError
 from loadstone.measure.simulated_server.settings import MODEL, Usage
 from loadstone.measure.wire.simulated import SimulatedBody, SimulatedWire
 from loadstone.workload.picture_files import read_picture
@@ -73,7 +74,10 @@ def see_pictures(tokens: list[Any], visual: Visual | None, most: int) -> tuple[l
         if not isinstance(token, PicturePart):
             seen.append(token)
         elif visual is not None:
-            counted = visual.count(token.width, token.height)
+            try:
+                counted = visual.count(token.width, token.height)
+            except InputError as error:
+                raise RefusalError(400, f"image_url: {error}") from None
             seen += [f"<image {token.name}>"] * (counted.tokens + counted.markers)
             count += counted.tokens
     return seen, count

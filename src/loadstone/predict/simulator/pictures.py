@@ -21,7 +21,7 @@ class PromptPictures:
         """Raises InputError where the deployment takes no pictures, or it is not known how."""
         if times is None:
             raise InputError(
-                "--images: how this deployment encodes pictures is not known; name a model with a"
+                "pictures: how this deployment encodes them is not known; name a model with a"
                 " vision_config, in vllm, sglang or llama.cpp"
             )
         self.times, self.workers = times, workers
