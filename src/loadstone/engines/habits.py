@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.engines.sharding.limits import Version
 
@@ -31,16 +33,16 @@ class Offload(NamedTuple):
     disk: bool = False
 
 
-class Scheduling(NamedTuple):
-    """Holds what EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None:
-    as sizing has it."""
+class Scheduling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the part of an EnginePolicy that an engine decides, which says what it means;
+    `max_batched_tokens` 0: as sizing has it."""
 
     order: Order = "mixed"
     chunked: bool = True
     keep_free: float = 0.0
     route: Route = "least-busy"
     prefix_cache: bool = True
-    budget_tokens: int | None = None
+    max_batched_tokens: int = 0
     poll_steps: int = 0
     hold_steps: int = 0
     gather_steps: int = 0

@@ -439,19 +439,19 @@ class Sglang(EngineRules):
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
         worker = self.worker
-        keep_free, budget_tokens = KEEP_FREE, None
+        keep_free, budget = KEEP_FREE, max_batched_tokens
         if worker.attention_dp:
             keep_free *= DP_CONSERVATIVENESS
             # --chunked-prefill-size is dealt out to all ranks; before 0.4.4 each had half of it.
             sharing_ranks = worker.dp if self.version >= (0, 4, 4) else 2
-            budget_tokens = max(1, max_batched_tokens // sharing_ranks)
+            budget = max(1, max_batched_tokens // sharing_ranks)
         return Scheduling(
-            "prefill-first",
-            worker.model.cross is None,
+            order="prefill-first",
+            chunked=worker.model.cross is None,
             keep_free=1.0 if self.version >= _EXACT_SINCE else keep_free,
             route="round-robin",
             poll_steps=worker.count("scheduler_recv_interval") or 0,
-            budget_tokens=budget_tokens,
+            max_batched_tokens=budget,
             max_waiting=worker.count("max_queued_requests"),
             **self._priorities(),
         )

@@ -21,7 +21,7 @@ from loadstone.catalogue.architecture.model import (
 )
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
-from loadstone.engines.habits import Era, Handover, Offload, PictureHandover, Scheduling
+from loadstone.engines.habits import Era, Handover, Offload, Order, PictureHandover, Scheduling
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import LORA_ARGUMENTS, EngineRules
 from loadstone.engines.sharding.adapters import AdapterSlots
@@ -456,7 +456,8 @@ class Vllm(EngineRules):
                 max_under_way=self.worker.count("max_num_queued_reqs"),
                 max_queued_tokens=self.worker.count("max_num_queued_tokens"),
             )
-        return Scheduling("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
+        order: Order = "mixed" if chunked else "prefill-first"
+        return Scheduling(order=order, chunked=chunked, prefix_cache=False)
 
     @property
     def batches_under_way(self) -> int:

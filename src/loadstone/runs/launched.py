@@ -13,7 +13,7 @@ from loadstone.engines import launch_named
 from loadstone.engines.launch import Launch, site_of
 from loadstone.measure.engines.launch import READY_S, LaunchError, RunningEngine
 from loadstone.measure.engines.process import free_port
-from loadstone.workload.option_fields import changed_flags
+from loadstone.workload.option_fields import changed_options
 from loadstone.workload.options import Options
 from loadstone.workload.start_options import StartOptions
 
@@ -22,7 +22,7 @@ def check_start(options: Options) -> None:
     """Raise InputError where an option is about an engine to be started, and none is."""
     if options.target.launch is not None:
         return
-    for flag in changed_flags(options.start):
+    for flag in changed_options(options.start):
         if flag not in ("model", "timeout-ready"):
             raise InputError(f"--{flag}: goes with --launch DEPLOYMENT, which starts an engine")
 

@@ -39,7 +39,7 @@ from loadstone.runs.deployments import deployment_record
 from loadstone.runs.preflight import salt_of
 from loadstone.runs.simulate import simulate
 from loadstone.workload.load_options import LoadOptions, WorkloadOptions
-from loadstone.workload.option_fields import changed_flags
+from loadstone.workload.option_fields import changed_options
 from loadstone.workload.options import OutputOptions, RunOptions, SimulateOptions, SimulatorOptions
 from loadstone.workload.planning import plan_of
 from loadstone.workload.prompts import PromptWriter, Vocabulary
@@ -100,7 +100,7 @@ def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
 
 
 def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
-    if changed_flags(options.start) or options.python:
+    if changed_options(options.start) or options.python:
         raise InputError(
             "--simulate starts no engine; leave --model, --argument, --env and --python out"
         )

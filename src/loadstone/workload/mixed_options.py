@@ -13,7 +13,7 @@ from loadstone.workload.draw import Workload
 from loadstone.workload.load_options import WorkloadOptions
 from loadstone.workload.loads import is_counted
 from loadstone.workload.mix import MixedPart, rate_shares
-from loadstone.workload.option_fields import change, changed_flags, check_limits, options_of
+from loadstone.workload.option_fields import change, changed_options, check_limits, options_of
 from loadstone.workload.options import RunOptions
 from loadstone.workload.sources import (
     WITH_A_TRACE,
@@ -39,11 +39,11 @@ def load_of_mix(options: Run, parts: Sequence[MixedPart]) -> Run:
     if options.workload.text is not None:
         raise InputError("--mix and --text: do not go together; leave one out")
     of_trace = ("trace", "skip-bad", *WITH_A_TRACE) if options.workload.trace is not None else ()
-    for flag in changed_flags(options.workload):
+    for flag in changed_options(options.workload):
         if flag.replace("-", "_") in _NOT_IN_A_MIX and flag not in of_trace:
             raise InputError(f"--mix and --{flag}: each class says this of itself; give it there")
     load = options.load
-    for flag in changed_flags(load):
+    for flag in changed_options(load):
         if flag in _NOT_WITH_A_MIX:
             raise InputError(f"--mix and --{flag}: do not go together; leave one out")
     if options.grading.check is not None:

@@ -211,15 +211,20 @@ def change(options: Kind, **changes: Any) -> Kind:
     return dataclasses.replace(options, **parts)
 
 
-def changed_flags(options: Flags) -> list[str]:
-    """Return the flags, with - for _, that have another value than by being left out."""
+def changed_options(options: Flags) -> dict[str, Any]:
+    """Return the options that have another value than by being left out, by their flags, with - for
+    _."""
     given, defaults = values_of(options), values_of(type(options)())
 
     def is_changed(field: str) -> bool:
         value = given[field]
         return bool((tuple(value) if isinstance(value, list) else value) != defaults[field])
 
-    return [flag.dashed for field, flag in flags_of(type(options)).items() if is_changed(field)]
+    return {
+        flag.dashed: given[field]
+        for field, flag in flags_of(type(options)).items()
+        if is_changed(field)
+    }
 
 
 def check_limits(options: Flags) -> None:

@@ -17,7 +17,7 @@ from loadstone.workload.load_options import CheckOptions
 from loadstone.workload.loads import check_count, expected_requests, is_counted, loads_of, warmup_of
 from loadstone.workload.mix import Mix, leave_out
 from loadstone.workload.mixed_options import load_of_mix, read_parts
-from loadstone.workload.option_fields import change, changed_flags, check_limits
+from loadstone.workload.option_fields import change, changed_options, check_limits
 from loadstone.workload.options import Options, RunOptions, pooling_task
 from loadstone.workload.pooled import read_pooled
 from loadstone.workload.schedule import make_plan
@@ -224,7 +224,7 @@ def plan_of(options: RunOptions) -> Plan:
 
 
 def _read_given_plan(options: RunOptions, path: Path) -> Plan:
-    for flag in [*changed_flags(options.workload), *changed_flags(options.load)]:
+    for flag in [*changed_options(options.workload), *changed_options(options.load)]:
         if flag not in _WITH_A_PLAN:
             raise InputError(f"--plan and --{flag}: the plan says what is sent and when; give one")
     plan = run_folder.read_plan(path)

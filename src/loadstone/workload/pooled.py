@@ -11,7 +11,7 @@ from loadstone.core.vectors import Ints32
 from loadstone.workload.draw import GROUPS, LENGTHS, Draw, Rows, Workload, roll
 from loadstone.workload.lengths import Length, parse_length
 from loadstone.workload.load_options import WorkloadOptions
-from loadstone.workload.option_fields import changed_flags, values_of
+from loadstone.workload.option_fields import changed_options, values_of
 from loadstone.workload.options import RunOptions, pooling_task
 
 _OF_THESE = ("input", "range-ratio", "seed", "scenario", "plan")
@@ -113,7 +113,7 @@ def _length(asked: WorkloadOptions, flag: str, default: str) -> Length:
 def _check_options(options: RunOptions, task: PoolingTask) -> None:
     """Raise InputError for what such requests do not have."""
     task_flags = ("inputs",) if task == "embeddings" else ("documents", "document")
-    for flag in changed_flags(options.workload):
+    for flag in changed_options(options.workload):
         if flag not in (*_OF_THESE, *task_flags):
             raise InputError(f"--endpoint {task} and --{flag}: do not go together; leave one out")
     given = values_of(options)

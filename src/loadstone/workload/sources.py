@@ -10,7 +10,7 @@ from loadstone.workload import agents, dataset, option_values, real_text, trace
 from loadstone.workload.draw import Workload
 from loadstone.workload.lengths import Length, Sessions, parse_length, parse_think
 from loadstone.workload.load_options import WorkloadOptions
-from loadstone.workload.option_fields import changed_flags
+from loadstone.workload.option_fields import changed_options
 from loadstone.workload.pictures import Pictured, parse_pictures
 from loadstone.workload.synthetic import Synthetic
 
@@ -26,7 +26,7 @@ def check_combinations(options: WorkloadOptions) -> None:
         raise InputError(
             "--prefix-groups: prompts of a group share a prefix; give its length with --prefix"
         )
-    for flag in changed_flags(options):
+    for flag in changed_options(options):
         has_trace = options.trace is not None or (
             flag == "time-scale" and (options.mix or options.classes)
         )
@@ -78,7 +78,7 @@ _EXCLUDED = {
 
 def read_workload(options: WorkloadOptions, sessions: Sessions | None) -> Workload:
     """Read the file that is named, or describe synthetic prompts. Raises InputError."""
-    changed = changed_flags(options)
+    changed = changed_options(options)
     source = next((name for name in _EXCLUDED if getattr(options, name) is not None), None)
     if source is not None:
         excluded, why = _EXCLUDED[source]
@@ -106,7 +106,7 @@ def read_workload(options: WorkloadOptions, sessions: Sessions | None) -> Worklo
 
 def add_pictures(workload: Workload, options: WorkloadOptions) -> Workload:
     """Return a workload with the pictures that are asked for. Raises InputError."""
-    flags = [flag for flag in changed_flags(options) if flag.startswith("image")]
+    flags = [flag for flag in changed_options(options) if flag.startswith("image")]
     if not flags:
         return workload
     if options.images is None:

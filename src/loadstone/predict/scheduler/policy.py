@@ -34,7 +34,7 @@ from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
-from loadstone.engines.habits import Load, Order, Route, Scheduling, Write
+from loadstone.engines.habits import Load, Scheduling, Write
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.limits import BatchLimits
@@ -82,7 +82,7 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     chunk_tokens: int = 1
 
 
-class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EnginePolicy(Scheduling, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scheduler: one data-parallel replica of an engine.
 
     kv_blocks, block_tokens  the paged KV cache
@@ -138,27 +138,11 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     block_tokens: int = 16
     max_batched_tokens: int = 8192
     max_seqs: int = 1024
-    order: Order = "mixed"
-    chunked: bool = True
-    prefix_cache: bool = True
-    keep_free: float = 0.0
     reserved_tokens: int | None = None
     speculative: Speculative | None = None
-    route: Route = "least-busy"
-    poll_steps: int = 0
-    hold_steps: int = 0
-    gather_steps: int = 0
-    gather_tokens: int = 0
     pipeline: int = 1
     batch_seqs: int | None = None
     tiers: Tiers | None = None
-    priorities: bool = False
-    priority_sign: int = 0
-    unset_priority: int = 0
-    preempt_above: int | None = None
-    max_waiting: int | None = None
-    max_under_way: int | None = None
-    max_queued_tokens: int | None = None
     adapters: AdapterSlots | None = None
     encoder_tokens: int | None = None
     whole_pictures: bool = False
@@ -268,7 +252,7 @@ def _habits_of(rules: EngineRules, max_batched_tokens: int) -> Scheduling:
     if not rules.worker.model.is_encoder:
         return habits
     # Every token sees all others: a text is read in one step, and nothing of it is kept.
-    return habits._replace(chunked=False, prefix_cache=False)
+    return msgspec.structs.replace(habits, chunked=False, prefix_cache=False)
 
 
 def policy_of(
@@ -308,7 +292,7 @@ def policy_of(
     speculative = _speculation(worker, acceptance, limits.max_batched_tokens)
     caching = worker.switch("prefix_caching")
     habits = _habits_of(rules, limits.max_batched_tokens)
-    budget = habits.budget_tokens or limits.max_batched_tokens
+    budget = habits.max_batched_tokens or limits.max_batched_tokens
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
     max_seqs = max(1, limits.max_seqs // share)
     batch_seqs = max(1, max_seqs // pipeline) if rules.places_per_batch and pipeline > 1 else None
@@ -321,7 +305,7 @@ def policy_of(
             raise InputError(
                 f"{worker.name}: static batches do not share a pipeline's stages; leave pp out"
             )
-        habits = Scheduling("static", route=habits.route)
+        habits = Scheduling(order="static", route=habits.route)
     if habits.order == "mixed":
         # All that runs may come to decode in one step; of a pipeline, all in a batch.
         if batch_seqs is None:
@@ -329,12 +313,10 @@ def policy_of(
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
     kept = reserved is None and (habits.prefix_cache if caching is None else caching)
-    as_scheduled = habits._replace(prefix_cache=kept)._asdict() | _encoding(rules, limits)
-    del as_scheduled["budget_tokens"]  # it is max_batched_tokens
+    habits = msgspec.structs.replace(habits, max_batched_tokens=budget, prefix_cache=kept)
     return EnginePolicy(
         kv_blocks=kv_blocks,
         block_tokens=limits.block_tokens,
-        max_batched_tokens=budget,
         max_seqs=max_seqs,
         reserved_tokens=(
             None if reserved is None else min(reserved, kv_blocks * limits.block_tokens)
@@ -344,5 +326,6 @@ def policy_of(
         batch_seqs=batch_seqs,
         tiers=_tiers_of(rules, pipeline == 1 and kept),
         adapters=_adapter_slots(rules, pipeline),
-        **as_scheduled,
+        **msgspec.structs.asdict(habits),
+        **_encoding(rules, limits),
     )

@@ -14,7 +14,7 @@ from loadstone.recommend.demand.options import RecommendOptions, SearchOptions
 from loadstone.workload.class_requests import ClassRequest, read_classes, show_bounds
 from loadstone.workload.load_options import WorkloadOptions
 from loadstone.workload.mix import rate_shares
-from loadstone.workload.option_fields import changed_flags, options_of
+from loadstone.workload.option_fields import changed_options, options_of
 
 MAX_DIVIDED = 4
 """Classes whose every division into fleets is looked at: 15 of four, 52 of five."""
@@ -140,7 +140,7 @@ def classes_of(options: RecommendOptions) -> Classes:
     class without bounds, options that a mix does not go with."""
     workload, load = options.workload, options.load
     requests = tuple(read_classes(workload.mix, workload.classes))
-    for flag in changed_flags(workload):
+    for flag in changed_options(workload):
         if flag not in _OWN:
             raise InputError(f"--mix and --{flag}: each class says this of itself; give it there")
     for flag, given in (

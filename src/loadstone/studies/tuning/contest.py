@@ -43,8 +43,7 @@ from loadstone.studies.tuning.settings import (
     read_value,
     tuned_flags,
 )
-from loadstone.workload.load_options import CheckOptions, LoadOptions, WorkloadOptions
-from loadstone.workload.option_fields import check_limits, flags_of, values_of
+from loadstone.workload.option_fields import changed_options, check_limits, values_of
 
 MOST_SETTINGS = 32
 """More are not raced: each costs two launches at least."""
@@ -189,11 +188,10 @@ def _read_base(options: TuneOptions) -> StudyFile:
     """Return the study of one deployment and one load that the options mean."""
     if _FILE.fullmatch(options.target):
         read = read_study(Path(options.target))
-        changed = _changed(options)
-        if changed:
-            raise InputError(
-                f"--{next(iter(changed))}: the study's file has the load; write it there"
-            )
+        groups = (options.workload, options.load, options.grading)
+        changed = next((flag for group in groups for flag in changed_options(group)), None)
+        if changed is not None:
+            raise InputError(f"--{changed}: the study's file has the load; write it there")
         slo = options.slo or read.study.slo
         return _check_single(
             read._replace(study=msgspec.structs.replace(read.study, slo=slo)), options
@@ -228,45 +226,21 @@ def _read_base(options: TuneOptions) -> StudyFile:
         args=dict(start.arguments),
         env=dict(start.environment),
     )
-    changed = _changed(options)
-    load = {flag: changed.pop(flag) for flag in _names(LoadOptions) if flag in changed}
+    workload = changed_options(options.workload) | changed_options(options.grading)
+    workload.pop("seed", None)
     study = Study(
         study=options.name or _name(options),
         deployments=Deployments(engine=(key,), layout=(layout,)),
         model=model or None,
         engines={key: engine},
-        workloads={"load": changed},
-        loads=load,
+        workloads={"load": workload},
+        loads=changed_options(options.load),
         slo=options.slo,
         seed=options.workload.seed,
         limits=StudyLimits(ready=Seconds(start.timeout_ready_s)),
     )
-    study.workloads["load"].pop("seed", None)
     read = StudyFile(Path("tune"), study, {"$": Mark(1, 1)})
     return _check_single(read, options)
-
-
-def _names(kind: type) -> list[str]:
-    return [flag.dashed for flag in flags_of(kind).values()]
-
-
-def _changed(options: TuneOptions) -> dict[str, Any]:
-    """Return the options of workload, load and grading that were given, by their flags' names."""
-    given, found = values_of(options), {}
-    for kind in (WorkloadOptions, LoadOptions, CheckOptions):
-        defaults = values_of(kind())
-        for field, flag in flags_of(kind).items():
-            value, default = _plain(given.get(field)), _plain(defaults[field])
-            if field in given and value != default:
-                found[flag.dashed] = value
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """Return an option's value as a file of YAML has it."""
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _name(options: TuneOptions) -> str:

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from loadstone.core.document import Document
+from loadstone.core.vectors import Floats
 from loadstone.studies.supervise import CELLS
 from loadstone.studies.tuning.contest import Contest
 from loadstone.studies.tuning.race import DEFAULT, MARGIN, Ending, Failure, Race
@@ -137,7 +138,10 @@ def result_of(contest: Contest, race: Race, command: list[str], folder: str) -> 
         runner_up=runner,
         runner_up_regret=regret,
         command=command,
-        settings=[*_settings(contest, race), *_refused(contest)],
+        settings=[
+            *(_setting(contest, race, number) for number in range(len(contest.settings))),
+            *_refused(contest),
+        ],
         flags=_flags(contest, race),
         steps=steps,
         launches=len(race.turns),
@@ -148,8 +152,10 @@ def result_of(contest: Contest, race: Race, command: list[str], folder: str) -> 
     )
 
 
-def _settings(contest: Contest, race: Race) -> list[SettingResult]:
-    return [_setting(contest, race, number) for number in range(len(contest.settings))]
+def _span(gaps: Floats) -> GainSpan:
+    """Return the median and the 90 % interval of drawn gaps, which are logarithms."""
+    low, middle, high = np.expm1(np.quantile(gaps, (0.05, 0.5, 0.95))).tolist()
+    return GainSpan(middle, low, high)
 
 
 def _setting(contest: Contest, race: Race, number: int) -> SettingResult:
@@ -169,8 +175,7 @@ def _setting(contest: Contest, race: Race, number: int) -> SettingResult:
     gain = near = None
     if number in race.running:
         gaps = belief.draws[:, number] - belief.draws[:, DEFAULT]
-        low, middle, high = np.expm1(np.quantile(gaps, (0.05, 0.5, 0.95)))
-        gain = GainSpan(float(middle), float(low), float(high))
+        gain = _span(gaps)
         near = belief.near_best(number, race.running, MARGIN)
     return SettingResult(
         name=setting.name,
@@ -205,7 +210,6 @@ def _flags(contest: Contest, race: Race) -> list[TunedFlagResult]:
     found: list[TunedFlagResult] = []
     running = set(race.running)
     for tuned in contest.flags:
-        name = "+".join(tuned.flags)
         groups = _groups(contest.settings, running, tuned.flags)
         gaps = [
             np.ptp(race.belief.draws[:, group], axis=1)
@@ -214,15 +218,9 @@ def _flags(contest: Contest, race: Race) -> list[TunedFlagResult]:
         ]
         if not gaps:
             continue
-        low, middle, high = np.expm1(np.quantile(np.mean(gaps, axis=0), (0.05, 0.5, 0.95)))
-        matters = True if low > MARGIN else False if high < 2 * MARGIN else None
-        found.append(
-            TunedFlagResult(
-                flag=name,
-                spread=GainSpan(float(middle), float(low), float(high)),
-                matters=matters,
-            )
-        )
+        spread = _span(np.mean(gaps, axis=0))
+        matters = True if spread.low > MARGIN else False if spread.high < 2 * MARGIN else None
+        found.append(TunedFlagResult(flag="+".join(tuned.flags), spread=spread, matters=matters))
     return found
 
 
