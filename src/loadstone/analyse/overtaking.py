@@ -46,12 +46,12 @@ def find_overtakes(
     return found
 
 
-def _is_above(one: TrafficClass, other: TrafficClass) -> bool:
+def _is_above(higher: TrafficClass, lower: TrafficClass) -> bool:
     """Tell whether every engine serves one class before the other. Requests without a priority are
     0 in one engine and last in another."""
-    if one.priority is None:
+    if higher.priority is None:
         return False
-    return one.priority > (0 if other.priority is None else other.priority)
+    return higher.priority > (0 if lower.priority is None else lower.priority)
 
 
 def _own_times(rows: Array, begun: Array) -> Floats:

@@ -52,20 +52,22 @@ class StoppingRule(NamedTuple):
     limit_s: float | None = None
     error: float = _ERROR
 
-    def is_met(self, known: Interval | None) -> bool:
-        if known is None:
+    def is_met(self, interval: Interval | None) -> bool:
+        if interval is None:
             return False
         return (
-            known.is_within(self.within) if self.limit_s is None else self.holds(known) is not None
+            interval.is_within(self.within)
+            if self.limit_s is None
+            else self.holds(interval) is not None
         )
 
-    def holds(self, known: Interval | None) -> bool | None:
+    def holds(self, interval: Interval | None) -> bool | None:
         """Tell if the percentile is below the limit for sure; None: not known yet."""
-        if known is None or self.limit_s is None:
+        if interval is None or self.limit_s is None:
             return None
-        if known.high is not None and known.high <= self.limit_s:
+        if interval.high is not None and interval.high <= self.limit_s:
             return True
-        return False if known.low is not None and known.low > self.limit_s else None
+        return False if interval.low is not None and interval.low > self.limit_s else None
 
 
 class Interval(NamedTuple):
@@ -264,13 +266,13 @@ def _settled(table: Floats) -> Floats:
     return np.asarray(table[sent_s >= sent_s.min() + _SETTLES * float(np.median(end_s - sent_s))])
 
 
-def _show(known: Interval | None) -> str:
-    if known is None:
+def _show(interval: Interval | None) -> str:
+    if interval is None:
         return "no request has one"
     low, high = (
-        "unknown" if side is None else show_seconds(side) for side in (known.low, known.high)
+        "unknown" if side is None else show_seconds(side) for side in (interval.low, interval.high)
     )
-    return f"{show_seconds(known.value)}, between {low} and {high}"
+    return f"{show_seconds(interval.value)}, between {low} and {high}"
 
 
 def _more_fail(failed: int, ended: int, share: float) -> bool:

@@ -393,11 +393,11 @@ def _leave_unquantised(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
+def nearest(name: str, candidates: Iterable[str]) -> list[str]:
     """Return names with all words of this one (five, the newest version first), after up to three
     like it where they are fewer than three; else those that hold it.
     """
-    name, names = name.strip().lower(), list(known)
+    name, names = name.strip().lower(), list(candidates)
     words = _words(name)
     close = difflib.get_close_matches(name, names, 3, 0.6)
     if len(words) > 1:
@@ -421,8 +421,8 @@ def _words(name: str) -> set[str]:
     return set(re.split(r"[-/_\s]+", name.strip("-/_ ")))
 
 
-def _refuse(what: str, name: str, known: Sequence[str], more: str = "") -> NoReturn:
-    close = nearest(name, known)
+def _refuse(what: str, name: str, names: Sequence[str], remark: str = "") -> NoReturn:
+    close = nearest(name, names)
     kind = what.partition(" ")[0].lower()
     hint = f"; nearest: {', '.join(close)}" if close else f"; see loadstone catalogue {kind}s"
-    raise InputError(f"no {what} {name!r} in the catalogue{hint}{more}")
+    raise InputError(f"no {what} {name!r} in the catalogue{hint}{remark}")

@@ -67,21 +67,21 @@ def _fit() -> _Fit:
     return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=_Fit)
 
 
-def move(own: Sequence[float], believed: float = 0.0) -> float:
+def move(gaps: Sequence[float], believed: float = 0.0) -> float:
     """Return by how much, in ln, a GPU draws more than the curve says, as measured loads and what
     was believed before have it."""
-    return (sum(own) + _DOUBTED * believed) / (len(own) + _DOUBTED)
+    return (sum(gaps) + _DOUBTED * believed) / (len(gaps) + _DOUBTED)
 
 
-def board_power(gpu: Gpu, mbu: float, mfu: float, own: Sequence[float] = ()) -> Power | None:
+def board_power(gpu: Gpu, mbu: float, mfu: float, gaps: Sequence[float] = ()) -> Power | None:
     """Predict what a board draws at these shares of its bandwidth and peak; None where no row of
-    its kind was fitted and fewer than LEAST_OWN `own` loads were measured (their gaps, see
+    its kind was fitted and fewer than LEAST_OWN `gaps` loads were measured (their gaps, see
     gap_of())."""
     fit = _fit()
     kind = fit.gpus.get(gpu.name)
-    if kind is None and len(own) < LEAST_OWN:
+    if kind is None and len(gaps) < LEAST_OWN:
         return None
-    share = fit.curve.share(mbu, mfu) * math.exp(move(own, kind.move if kind else 0.0))
+    share = fit.curve.share(mbu, mfu) * math.exp(move(gaps, kind.move if kind else 0.0))
     ends = kind or fit.own
     w, low, high = (
         float(min(1.0, share * factor)) * gpu.tdp_w for factor in (1, ends.low, ends.high)

@@ -357,14 +357,14 @@ def _join(served: Sequence[ServedRequests]) -> ServedRequests:
     return ServedRequests(np.concatenate(rows), np.concatenate(classes))
 
 
-def _fewest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
-    """Find the least number from 1 to `most` that holds, where more always do; None: none."""
-    high, step = min(max(1, guess), most), 1
+def _fewest(holds: Callable[[int], bool], guess: int, limit: int) -> int | None:
+    """Find the least number from 1 to `limit` that holds, where more always do; None: none."""
+    high, step = min(max(1, guess), limit), 1
     low = 0  # the largest that is known not to hold
     while not holds(high):
-        if high == most:
+        if high == limit:
             return None
-        low, high, step = high, min(most, high + step), 2 * step
+        low, high, step = high, min(limit, high + step), 2 * step
     step = 1
     while high - low > 1:
         middle = max(low + 1, high - step) if not low else (low + high) // 2

@@ -351,9 +351,9 @@ def _search(
     return SearchAnswer(probes, max(sure, default=0.0), failed, cut)
 
 
-def _is_consistent(one: Probe, other: Probe) -> bool:
+def _is_consistent(probe: Probe, rival: Probe) -> bool:
     """Return True where it is not more load that makes one hold."""
-    return one.likely in (other.likely, one.load < other.load)
+    return probe.likely in (rival.likely, probe.load < rival.load)
 
 
 def _deciding_load(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> float | None:

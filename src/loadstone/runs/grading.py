@@ -43,28 +43,28 @@ class AnswerGrader:
         if self._answers or (self._plan.phase == CHECK).any():
             run_folder.write_answers(self._folder, self._answers)
 
-    def _grade(self, said: GradedText) -> run_folder.GradedAnswer:
-        cell, _, index = said.request_id.partition("-")
+    def _grade(self, answer: GradedText) -> run_folder.GradedAnswer:
+        cell, _, index = answer.request_id.partition("-")
         question = self._question(self._plan.request(int(cell), int(index)).prompt or "")
-        grades = grade(question, said.text, said.calls, thought=said.thought)
-        calls = msgspec.json.encode(said.calls).decode() if said.calls else ""
-        right = said.ended and not said.cut and grades.flexible
+        grades = grade(question, answer.text, answer.calls, thought=answer.thought)
+        calls = msgspec.json.encode(answer.calls).decode() if answer.calls else ""
+        right = answer.ended and not answer.cut and grades.flexible
         return run_folder.GradedAnswer(
-            request_id=said.request_id,
+            request_id=answer.request_id,
             cell=int(cell),
             question=question.id,
             task=question.task,
-            ended=said.ended,
-            cut=said.cut,
+            ended=answer.ended,
+            cut=answer.cut,
             thinking=grades.thinking,
             parsed=grades.parsed,
             strict=right and grades.strict,
             right=right,
-            crossed=not right and self._is_crossed(question, said.text),
-            tokens=said.tokens,
-            digest=hashlib.blake2b((said.text + calls).encode(), digest_size=16).hexdigest(),
-            marks=_marks(said.text + calls),
-            text=said.text + calls if self._keep else None,
+            crossed=not right and self._is_crossed(question, answer.text),
+            tokens=answer.tokens,
+            digest=hashlib.blake2b((answer.text + calls).encode(), digest_size=16).hexdigest(),
+            marks=_marks(answer.text + calls),
+            text=answer.text + calls if self._keep else None,
         )
 
     def _is_crossed(self, question: Question, text: str) -> bool:

@@ -359,12 +359,12 @@ def _release() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _target(deployment: Deployment, longest: int, asked: SimulatorOptions) -> Target:
+def _target(deployment: Deployment, longest: int, options: SimulatorOptions) -> Target:
     return Target(
         url=deployment.name,
         urls=[deployment.name],
-        endpoint="offline" if asked.offline else "completions",
-        model=asked.model or deployment.model.name,
+        endpoint="offline" if options.offline else "completions",
+        model=options.model or deployment.model.name,
         engine=engine_title(deployment.decoder.engine),
         engine_version=deployment.decoder.engine_version,
         prompt_kind="token ids",
@@ -372,7 +372,7 @@ def _target(deployment: Deployment, longest: int, asked: SimulatorOptions) -> Ta
     )
 
 
-def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> PredictionBasis:
+def _basis(deployment: Deployment, fleet: Fleet, options: SimulatorOptions) -> PredictionBasis:
     """Collect what the prediction rests on, for verdict.prediction_findings()."""
     towers = deployment.model.vision_parameters or any(
         "tower" in assumption for assumption in deployment.model.assumed
@@ -403,11 +403,11 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
             )
     crossed = [worker.nodes_crossed for worker in workers if guesses_network(worker)]
     if crossed:
-        basis.nodes_crossed, basis.own_profile = max(crossed), asked.profile is not None
+        basis.nodes_crossed, basis.own_profile = max(crossed), options.profile is not None
     if fleet.policy.speculative is not None:
         named, layers = deployment.decoder.draft, deployment.model.draft_layers
         basis.draft = named.model.name if named else "the model's own layers" if layers else None
-        if asked.acceptance is None:
+        if options.acceptance is None:
             basis.assumed_acceptance = fleet.policy.speculative.acceptance
     return basis
 
@@ -446,19 +446,19 @@ def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
     return FirstToken(tokens, parts)
 
 
-def _settings(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> RunSettings:
+def _settings(deployment: Deployment, fleet: Fleet, options: SimulatorOptions) -> RunSettings:
     """Return the settings that only a simulated run has and that do not depend on its plan."""
     return RunSettings(
         deployment=deployment.to_settings(),
         policy=msgspec.to_builtins(fleet.policy),
         flow_control=None if fleet.flow_control is None else asdict(fleet.flow_control),
         schedulers=fleet.replicas,
-        sampling={"temperature": asked.temperature, "top_p": asked.top_p},
+        sampling={"temperature": options.temperature, "top_p": options.top_p},
         turnaround_s=TURNAROUND_S,
         prefix_cache=fleet.policy.prefix_cache,
-        basis=_basis(deployment, fleet, asked),
+        basis=_basis(deployment, fleet, options),
         profile=fleet.model.profile.name if isinstance(fleet.model, StepModel) else None,
-        electricity=asked.electricity,
+        electricity=options.electricity,
         own_power=(
             fleet.model.profile.power.get(deployment.decoder.gpu.name, [])
             if isinstance(fleet.model, StepModel)

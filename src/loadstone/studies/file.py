@@ -444,15 +444,15 @@ def _check_url(read: StudyFile, at: str, url: str) -> None:
         raise read.error(at, str(error)) from None
 
 
-def _no_such_flag(read: StudyFile, at: str, key: str, known: Collection[str]) -> InputError:
-    near = get_close_matches(key, known, 1)
+def _no_such_flag(read: StudyFile, at: str, key: str, flags: Collection[str]) -> InputError:
+    near = get_close_matches(key, flags, 1)
     where = "loads" if key in LOAD_FLAGS else "workloads" if key in WORKLOAD_FLAGS else None
     hint = (
         f"it stands under {where}"
         if where
         else f"write {near[0]}"
         if near
-        else f"known are {', '.join(sorted(known))}"
+        else f"known are {', '.join(sorted(flags))}"
     )
     return read.error(at, f"{key}: no such option here; {hint}")
 

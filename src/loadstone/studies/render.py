@@ -199,11 +199,11 @@ def _gpu(launch: PlannedLaunch) -> Gpu | None:
     return launch.parsed.decoder.gpu if launch.parsed else None
 
 
-def _lay_over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `more` laid over it: mappings are joined, lists appended, all else
+def _lay_over(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `overlay` laid over it: mappings are joined, lists appended, all else
     replaced."""
     result = dict(base)
-    for key, value in more.items():
+    for key, value in overlay.items():
         present = result.get(key)
         if isinstance(present, Mapping) and isinstance(value, Mapping):
             result[key] = _lay_over(present, value)

@@ -152,7 +152,10 @@ def estimate(read: StudyFile, launches: Sequence[PlannedLaunch], prices: Prices)
 
 
 def _deployment(
-    read: StudyFile, launches: list[PlannedLaunch], asked: dict[bytes, _Asked], prices: Prices
+    read: StudyFile,
+    launches: list[PlannedLaunch],
+    requests_by_name: dict[bytes, _Asked],
+    prices: Prices,
 ) -> DeploymentEstimate:
     launch = launches[0]
     engine, deployment, problem = None, launch.parsed, ""
@@ -168,16 +171,18 @@ def _deployment(
         if cell.repeat != launch.repeat:
             continue
         name = msgspec.json.encode(cell.options)
-        if name not in asked:
+        if name not in requests_by_name:
             options = {name.replace("-", "_"): value for name, value in cell.options.items()}
             options.pop(ACCEPTANCE, None)
-            asked[name] = _asked(Planner(options_of(options, Options)))
-        given = asked[name].planner.options
+            requests_by_name[name] = _asked(Planner(options_of(options, Options)))
+        given = requests_by_name[name].planner.options
         longest_s = given.early_end.max_duration_s if isinstance(given, Options) else None
         search_s = None if given.load.find_max is None else longest_s or LONGEST_S
         most_s = read.study.limits.cell
         cells.append(
-            _cell(cell.workload, cell.load, asked[name], engine, problem, most_s, search_s)
+            _cell(
+                cell.workload, cell.load, requests_by_name[name], engine, problem, most_s, search_s
+            )
         )
     repeats = read.study.repeats
     seconds = repeats * sum(cell.seconds or 0.0 for cell in cells)
@@ -201,7 +206,7 @@ def _deployment(
 def _cell(
     workload: str,
     load: str,
-    asked: _Asked,
+    request: _Asked,
     engine: _Engine | None,
     problem: str,
     most_s: float,
@@ -210,7 +215,7 @@ def _cell(
     """Estimate a cell. `search_s`: seconds that a search may take, at most."""
     if engine is not None:
         try:
-            served = engine.cell(asked)
+            served = engine.cell(request)
             if search_s is not None:
                 return CellEstimate(workload, load, None, min(search_s, most_s))
             return CellEstimate(
@@ -222,8 +227,8 @@ def _cell(
         return CellEstimate(
             workload, load, None, min(search_s, most_s) if engine is None else None, problem=problem
         )
-    counted = asked.plan.cells[0].duration_s is None and not asked.planner.chooses_length
-    return CellEstimate(workload, load, len(asked.plan) if counted else None, problem=problem)
+    counted = request.plan.cells[0].duration_s is None and not request.planner.chooses_length
+    return CellEstimate(workload, load, len(request.plan) if counted else None, problem=problem)
 
 
 def _asked(planner: Planner, e2e_s: Sequence[float] = ()) -> _Asked:
@@ -302,17 +307,17 @@ class _Engine:
             request = _asked(request.planner, [served.e2e_s] * len(request.plan.cells))
         return self._cell(request)
 
-    def _cell(self, asked: _Asked) -> _Served:
+    def _cell(self, request: _Asked) -> _Served:
         """Serve all loads of a plan: a load that is left out is several."""
-        loads = [self._load(asked, cell) for cell in range(len(asked.plan.cells))]
+        loads = [self._load(request, cell) for cell in range(len(request.plan.cells))]
         largest = max(loads, key=lambda served: served.users)
         return largest._replace(
             requests=sum(served.requests for served in loads),
             seconds=sum(served.seconds for served in loads),
         )
 
-    def _load(self, asked: _Asked, cell: int) -> _Served:
-        plan = asked.plan
+    def _load(self, request: _Asked, cell: int) -> _Served:
+        plan = request.plan
         load, rows = plan.cells[cell], plan.rows(cell)
         count, warm = len(rows), plan.warmup_count(cell)
         if load.is_open:
@@ -322,31 +327,31 @@ class _Engine:
             limit, rate = min(count, load.max_concurrency or count), count / max(issued_s, 1e-9)
             users, previous = 1.0, 0.0
             for _ in range(_ROUNDS):
-                e2e_s, at_once = self._e2e_s(users, asked)
+                e2e_s, at_once = self._e2e_s(users, request)
                 if abs(users - previous) < _SAME * users:
                     break
                 previous, users = users, max(1.0, min(limit, rate * e2e_s))
             seconds = max(issued_s, count * e2e_s / at_once) + e2e_s
             return _Served(count, seconds, e2e_s, users, at_once)
         users = min(load.value, load.max_concurrency or math.inf)
-        e2e_s, at_once = self._e2e_s(users, asked)
-        each_s = max(e2e_s + asked.think_s, users * e2e_s / at_once) / users
+        e2e_s, at_once = self._e2e_s(users, request)
+        each_s = max(e2e_s + request.think_s, users * e2e_s / at_once) / users
         if load.duration_s is not None:
             count = warm + max(1, math.floor(load.duration_s / each_s))
             return _Served(count, load.duration_s + warm * each_s + e2e_s, e2e_s, users, at_once)
         if load.is_burst:  # from rest: its warm-up is over before it
             warm_s = (
-                self._e2e_s(min(users, warm), asked)[0] * max(1.0, warm / users) if warm else 0.0
+                self._e2e_s(min(users, warm), request)[0] * max(1.0, warm / users) if warm else 0.0
             )
             return _Served(
                 count, warm_s + max((count - warm) * each_s, e2e_s), e2e_s, users, at_once
             )
         return _Served(count, max(count * each_s, e2e_s), e2e_s, users, at_once)
 
-    def _e2e_s(self, users: float, asked: _Asked) -> tuple[float, float]:
+    def _e2e_s(self, users: float, request: _Asked) -> tuple[float, float]:
         """Return the seconds of a request that has a slot, and how many of `users` have one."""
         policy, model = self._policy, self._model
-        prompt, output = asked.prompt_tokens, asked.output_tokens
+        prompt, output = request.prompt_tokens, request.output_tokens
         request_tokens = policy.reserved_tokens or prompt + output
         seqs = max(
             1.0, min(users / self._replicas, policy.max_seqs, policy.kv_tokens / request_tokens)
@@ -355,7 +360,7 @@ class _Engine:
         context = batch * (prompt + output / 2)
         decode_s = model.step_s(batch, context, ())
         per_step = policy.tokens_per_step
-        new = max(1, round(asked.new_tokens if policy.prefix_cache else prompt))
+        new = max(1, round(request.new_tokens if policy.prefix_cache else prompt))
         prompt_s = self._prompt_s(new, round(prompt) - new, batch, context, decode_s)
         e2e_s = output / per_step * decode_s + batch * prompt_s
         e2e_s += model.request_s + model.request_token_s * prompt + model.stream_s

@@ -297,12 +297,12 @@ class _Supervisor(NamedTuple):
         return why
 
 
-def _too_many_errors(summary: Summary, most: float) -> str:
+def _too_many_errors(summary: Summary, limit: float) -> str:
     counts = [cell.requests for cell in summary.cells]
     sent = sum(requests.sent or 0 for requests in counts)
     ok = sum(requests.ok or 0 for requests in counts)
     share = 1 - ok / sent if sent else 1.0
-    return f"{share:.1%} of the requests failed" if share > most else ""
+    return f"{share:.1%} of the requests failed" if share > limit else ""
 
 
 def find_run(folder: Path, cell: PlannedCell) -> Path | None:

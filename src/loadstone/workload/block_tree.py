@@ -48,29 +48,29 @@ class BlockTree:
             (node.number, node.start, min(node.start + len(node.ids), end)) for node in nodes[::-1]
         )
 
-    def _insert(self, node: _Node, depth: int, own: Ints32) -> tuple[_Node, int]:
+    def _insert(self, node: _Node, depth: int, ids: Ints32) -> tuple[_Node, int]:
         """Put blocks behind the first `depth` of a node's path; returns their node and how many
         blocks were there."""
         place = 0
-        while place < len(own):
+        while place < len(ids):
             ahead = node.ids[depth - node.start :]
             if not len(ahead):
-                following = node.children.get(int(own[place]))
+                following = node.children.get(int(ids[place]))
                 if following is None and node.parent is not None and not node.children:
-                    node.ids = np.concatenate([node.ids, own[place:]])
+                    node.ids = np.concatenate([node.ids, ids[place:]])
                     return node, depth
                 if following is None:
                     self._count += 1
-                    node.children[int(own[place])] = following = _Node(
-                        node, depth, own[place:], self._count
+                    node.children[int(ids[place])] = following = _Node(
+                        node, depth, ids[place:], self._count
                     )
                     return following, depth
                 node = following
                 continue
-            same = count_alike(ahead, own[place:])
+            same = count_alike(ahead, ids[place:])
             depth += same
             place += same
-            if same < len(ahead) and place < len(own):
+            if same < len(ahead) and place < len(ids):
                 self._count += 1
                 node = node.split(depth, self._count)
         return node, depth

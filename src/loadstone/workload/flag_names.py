@@ -25,11 +25,11 @@ def flag_here(flag: str, command: str | None) -> str | None:
     return None if hint is None else f"{flag}: here it is {hint}"
 
 
-def no_such_option(name: str, known: Iterable[str], command: str) -> InputError:
-    """Write one line about a name that is none of the `known` options: another tool's, else the
+def no_such_option(name: str, names: Iterable[str], command: str) -> InputError:
+    """Write one line about a name that is none of the `names` options: another tool's, else the
     nearest."""
     text = flag_here(f"--{name.replace('_', '-')}", command)
     if text is not None:
         return InputError(text)
-    near = get_close_matches(name, list(known), n=1)
+    near = get_close_matches(name, list(names), n=1)
     return InputError(f"{name}: no such option" + (f"; the nearest is {near[0]}" if near else ""))

@@ -105,9 +105,9 @@ def read_pooled(options: RunOptions) -> Pooled | None:
     )
 
 
-def _length(asked: WorkloadOptions, flag: str, default: str) -> Length:
-    ratio = asked.range_ratio if flag in ("input", "document") else 1.0
-    return parse_length(getattr(asked, flag) or default, ratio, f"--{flag}")
+def _length(workload: WorkloadOptions, flag: str, default: str) -> Length:
+    ratio = workload.range_ratio if flag in ("input", "document") else 1.0
+    return parse_length(getattr(workload, flag) or default, ratio, f"--{flag}")
 
 
 def _check_options(options: RunOptions, task: PoolingTask) -> None:

@@ -257,12 +257,12 @@ def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dolla
     cell.units = Units(on_a, on_b, careful, paired, between_places)
 
 
-def _pair(a: list[RequestTimes], b: list[RequestTimes], below: int | None) -> bool:
+def _pair(a: list[RequestTimes], b: list[RequestTimes], limit: int | None) -> bool:
     """Keep, of two cells that were asked the same up to a number, the requests that both completed,
     in their order; both as they are, and False, where that would leave out too many.
     """
     shared, of_a, of_b = np.intersect1d(a[0].index, b[0].index, return_indices=True)
-    first = slice(None if below is None else int(np.searchsorted(shared, below)))
+    first = slice(None if limit is None else int(np.searchsorted(shared, limit)))
     if len(shared[first]) < PAIRED_SHARE * max(len(a[0].index), len(b[0].index), 1):
         return False
     a[0], b[0] = a[0].pick(of_a[first]), b[0].pick(of_b[first])

@@ -61,9 +61,9 @@ def reach(value: float, low: float | None, high: float | None) -> Reach | None:
     return math.log(value / low), math.log(high / value)
 
 
-def bounds(value: float, of: Reach) -> tuple[float, float]:
+def bounds(value: float, reach: Reach) -> tuple[float, float]:
     """The interval again."""
-    return value * math.exp(-of[0]), value * math.exp(of[1])
+    return value * math.exp(-reach[0]), value * math.exp(reach[1])
 
 
 def pooled(reaches: Sequence[Reach]) -> Reach:

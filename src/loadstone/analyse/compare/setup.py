@@ -177,10 +177,10 @@ def _beside_facts(name: str, value: Any) -> Any:
 
 
 def _plan(
-    a: Sequence[ComparedRun], b: Sequence[ComparedRun], known: Sequence[Difference]
+    a: Sequence[ComparedRun], b: Sequence[ComparedRun], differences: Sequence[Difference]
 ) -> list[Difference]:
-    """Compare how loads ended; and other reasons for different plans, where those `known` give none
-    yet."""
+    """Compare how loads ended; and other reasons for different plans, where these `differences` give
+    none."""
     runs, loads = [*a, *b], common_loads(a, b)
     ends = [_distinct([_ends(run, loads) for run in side]) for side in (a, b)]
     rows = _row("ends after", ends) if all(texts != [[]] for texts in ends) else []
@@ -190,7 +190,7 @@ def _plan(
         "warm-up requests", [_distinct([_warmups(run, loads) for run in side]) for side in (a, b)]
     )
     explained = rows or any(
-        row.what in ("seed", *WORKLOAD) or row.what.startswith("workload") for row in known
+        row.what in ("seed", *WORKLOAD) or row.what.startswith("workload") for row in differences
     )
     # By time as many requests are issued as fit, and a load that one side alone has is shown
     # elsewhere.

@@ -153,17 +153,17 @@ def adjust(tested: Iterable[ComparedAnswers]) -> None:
         test.p, test.differs = largest, largest < LEVEL
 
 
-def why_undecided(asked: int, failed: int, answers: Iterable[GradedAnswer]) -> str | None:
+def why_undecided(graded: int, failed: int, answers: Iterable[GradedAnswer]) -> str | None:
     """Say why graded answers give no verdict, where they give none."""
     ended = list(answers)
     cut = sum(answer.cut for answer in ended)
     thinking = sum(answer.thinking for answer in ended)
-    if failed > FAILED_SHARE * asked:
-        return f"{failed} of {asked} graded requests failed"
-    if thinking > CUT_SHARE * asked:
-        return f"{thinking} of {asked} answers are thinking without an answer"
-    if cut > CUT_SHARE * asked:
-        return f"{cut} of {asked} answers were cut at the limit of their tokens"
+    if failed > FAILED_SHARE * graded:
+        return f"{failed} of {graded} graded requests failed"
+    if thinking > CUT_SHARE * graded:
+        return f"{thinking} of {graded} answers are thinking without an answer"
+    if cut > CUT_SHARE * graded:
+        return f"{cut} of {graded} answers were cut at the limit of their tokens"
     return None
 
 

@@ -131,8 +131,8 @@ def _every(step: int, count: int) -> range:
     return range(step - 1, count, step)
 
 
-def _full_at(layers: Container[Any], count: int, others: Mixer) -> list[Mixer]:
-    return ["full" if index in layers else others for index in range(count)]
+def _full_at(layers: Container[Any], count: int, mixer: Mixer) -> list[Mixer]:
+    return ["full" if index in layers else mixer for index in range(count)]
 
 
 def _kind(fields: Fields, name: Any) -> Mixer:

@@ -80,7 +80,7 @@ def filled(fields: Fields, kind: str) -> dict[str, Any]:
     return left
 
 
-def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) -> bool:
+def tied_embeddings(fields: Fields, whole: Fields, family: Family, is_listed: bool) -> bool:
     """Return whether the output head is the input table. The outer config's word counts, as for
     transformers 5 and vLLM (`VllmConfig.with_hf_config`), but in a few classes; then the text
     model's; then its class.
@@ -100,7 +100,7 @@ def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) 
     if not flags:
         how = (
             f"{'tied' if family.tied_embeddings else 'not tied'}, as this model_type is"
-            if known
+            if is_listed
             else "not tied assumed"
         )
         fields.assume(f"tie_word_embeddings absent: {how}")

@@ -215,14 +215,14 @@ def _inputs(table: pa.Table, task: PoolingTask) -> Inputs:
     return Inputs(task, offsets, np.asarray(tokens).astype(np.int32))
 
 
-def _is_possible(inputs: Inputs, asked: Ints32) -> bool:
+def _is_possible(inputs: Inputs, tokens: Ints32) -> bool:
     """Tell whether each row has the texts of what it asks for."""
     texts = np.diff(inputs.offsets) - inputs.has_queries
-    return np.array_equal(texts, asked) and _check_within(inputs.tokens, _LONGEST, 1)
+    return np.array_equal(texts, tokens) and _check_within(inputs.tokens, _LONGEST, 1)
 
 
-def _check_within(column: Array, most: int, least: int = -1) -> bool:
-    return len(column) == 0 or (int(column.min()) >= least and int(column.max()) <= most)
+def _check_within(column: Array, highest: int, lowest: int = -1) -> bool:
+    return len(column) == 0 or (int(column.min()) >= lowest and int(column.max()) <= highest)
 
 
 def _ids(table: pa.Table, name: str) -> tuple[Ints64, pa.Array]:

@@ -147,13 +147,13 @@ def inflation(rho: float) -> float:
     return math.sqrt((1 + rho) / (1 - rho))
 
 
-def settle(most: int, correlations: Callable[[int], Floats]) -> tuple[int, Floats]:
-    """Choose the number of blocks, `most` or fewer, and the correlation between neighbours to
+def settle(limit: int, correlations: Callable[[int], Floats]) -> tuple[int, Floats]:
+    """Choose the number of blocks, `limit` or fewer, and the correlation between neighbours to
     assume for each metric, which is larger where the blocks stay correlated.
 
     `correlations` gives it, one value for each metric, for a number of blocks.
     """
-    blocks = most
+    blocks = limit
     left = correlations(blocks)
     while left.max(initial=0.0) >= JOIN_AT and blocks // 2 >= LEAST_BLOCKS:
         blocks //= 2
@@ -360,13 +360,13 @@ class Dependence:
         return math.hypot(error, math.sqrt(between_places)), min(freedom, self.places - 1.0)
 
 
-def error_of_blocks(most: int, sample: Callable[[int], Floats]) -> tuple[float, float] | None:
+def error_of_blocks(limit: int, sample: Callable[[int], Floats]) -> tuple[float, float] | None:
     """Compute (standard error of the mean of blocks, degrees of freedom). `sample`: values of so
     many blocks."""
-    if most < LEAST_BLOCKS:
+    if limit < LEAST_BLOCKS:
         return None
     sample = functools.cache(sample)
-    count, rho = settle(most, lambda count: correlation(sample(count)[:, None]))
+    count, rho = settle(limit, lambda count: correlation(sample(count)[:, None]))
     values = sample(count)
     if np.isnan(values).any():
         return None

@@ -179,7 +179,7 @@ class _Writer:
             over_s = max(over_s, row["end_s"])
 
     def request(
-        self, row: dict[str, Any], asked: dict[str, Any], trusted: bool | None
+        self, row: dict[str, Any], attributes: dict[str, Any], trusted: bool | None
     ) -> Iterator[Span]:
         """Write the span of a request, and of its parts as far as they are known."""
         sent_s, end_s, request_id = row["sent_s"], row["end_s"], row["request_id"]
@@ -188,7 +188,7 @@ class _Writer:
         failed = row["status"] not in ("ok", "short")
         facts = {
             **self._shared,
-            **asked,
+            **attributes,
             "gen_ai.conversation.id": row["session_id"],
             "gen_ai.usage.input_tokens": row["input_tokens"],
             "gen_ai.usage.output_tokens": row["output_tokens"],
@@ -224,18 +224,18 @@ class _Writer:
     def _span(
         self,
         row: Mapping[str, Any],
-        own: str,
+        name_of_span: str,
         name: str,
         times_s: tuple[float, float],
         facts: Mapping[str, Any],
         parent: str | None,
         kind: int = _INTERNAL,
     ) -> Span:
-        """Write a span. `own` and `parent` name it and the one that it is in."""
+        """Write a span. `name_of_span` and `parent` name it and the one that it is in."""
         start, end = (str(self._origin_ns + round(time_s * 1e9)) for time_s in times_s)
         span = {
             "traceId": name_trace(self._run, row["request_id"], row["session_id"]),
-            "spanId": name_span(self._run, own),
+            "spanId": name_span(self._run, name_of_span),
             "name": name,
             "kind": kind,
             "startTimeUnixNano": start,

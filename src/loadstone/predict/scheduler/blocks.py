@@ -46,19 +46,19 @@ class PrefixCache:
         """The shared blocks that somebody uses."""
         return sum(run.used for run in self._runs.values())
 
-    def match(self, segments: Iterable[Segment], most: int) -> int:
-        """Count the blocks from the first on that are there, up to `most`."""
+    def match(self, segments: Iterable[Segment], limit: int) -> int:
+        """Count the blocks from the first on that are there, up to `limit`."""
         runs = self._runs
         start = 0
         for key, end in segments:
             run = runs.get(key)
-            if run is None or start >= most:
+            if run is None or start >= limit:
                 break
             if start + run.kept < end:
                 start += run.kept
                 break
             start = end
-        return min(start, most)
+        return min(start, limit)
 
     def unused(self, segments: Iterable[Segment], blocks: int) -> int:
         """Count those of the first `blocks` that nobody uses now: taking them brings so many into

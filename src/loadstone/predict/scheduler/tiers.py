@@ -69,26 +69,26 @@ class LowerTiers:
             (until_s for until_s, _ in self._loads.values() if until_s > self.now_s), default=NEVER
         )
 
-    def keep(self, sequence: Sequence, shared: int, own: int, owner: Hashable | None) -> None:
+    def keep(self, sequence: Sequence, shared: int, unshared: int, owner: Hashable | None) -> None:
         """Have the blocks of a request that leaves the KV cache, of which nobody but its `owner`
-        asks for `own`."""
+        asks for `unshared`."""
         for cache, blocks in zip(self.levels, self._blocks, strict=False):
             cache.take_own(sequence)
             cache.take(sequence.segments, 0, shared)
-            cache.give_back(sequence.segments, shared, own, owner)
+            cache.give_back(sequence.segments, shared, unshared, owner)
             cache.shrink(blocks)
 
-    def find(self, sequence: Sequence, hits: int, most: int) -> list[int]:
+    def find(self, sequence: Sequence, hits: int, limit: int) -> list[int]:
         """Count the blocks, from the first on, that the KV cache with `hits` of them and each lower
         tier have."""
         found = [hits]
-        shared = min(most, sequence.shared_blocks)
+        shared = min(limit, sequence.shared_blocks)
         for cache in self.levels:
             hits_below = cache.match(sequence.segments, shared)
             cache.take(sequence.segments, 0, hits_below)
             cache.give_back(sequence.segments, hits_below, 0)
             if sequence.preempted and hits_below == shared:
-                hits_below = min(most, hits_below + cache.own_blocks_left(sequence))
+                hits_below = min(limit, hits_below + cache.own_blocks_left(sequence))
             found.append(max(found[-1], hits_below // self._chunk * self._chunk))
         return found
 

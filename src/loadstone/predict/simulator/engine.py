@@ -335,14 +335,14 @@ class Replica:
         return steps_over(self.now_s, self._a, self._b, self.steps, at_s)
 
 
-def steps_over(start_s: float, a: float, b: float, most: int, at_s: float) -> int:
+def steps_over(start_s: float, a: float, b: float, limit: int, at_s: float) -> int:
     """Count the steps that are over at `at_s`, of a stretch of at most so many."""
-    steps, end_s = step_at(start_s, a, b, most, at_s)
+    steps, end_s = step_at(start_s, a, b, limit, at_s)
     return steps if end_s <= at_s else steps - 1
 
 
-def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple[int, float]:
-    """Find the first step of a stretch that does not end before `at_s`, or the last of `most`; and
+def step_at(start_s: float, a: float, b: float, limit: int, at_s: float) -> tuple[int, float]:
+    """Find the first step of a stretch that does not end before `at_s`, or the last of `limit`; and
     its end."""
     if b > 0:
         # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.
@@ -352,7 +352,7 @@ def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple
         steps = int((at_s - start_s) / a)
     steps = max(1, steps - 1)
     end_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
-    while steps < most and end_s < at_s:
+    while steps < limit and end_s < at_s:
         steps += 1
         end_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
     return steps, end_s

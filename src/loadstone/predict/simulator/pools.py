@@ -312,7 +312,7 @@ class Pools:
 
     def _choose(
         self,
-        those: list[_Chosen],
+        choices: list[_Chosen],
         how: Route,
         turn: int,
         request: _Request,
@@ -320,12 +320,12 @@ class Pools:
     ) -> _Chosen:
         """Choose among workers or ranks for the `turn`-th request. `found`: blocks of the prompt in
         the cache of each."""
-        if len(those) == 1:
-            return those[0]
-        loads = [choice.load for choice in those]
+        if len(choices) == 1:
+            return choices[0]
+        loads = [choice.load for choice in choices]
         if how == "prefix" and found is not None:
-            return those[choose_by_prefix(found, loads, turn)]
-        return those[choose_replica(loads, turn, how, request.sequence)]
+            return choices[choose_by_prefix(found, loads, turn)]
+        return choices[choose_replica(loads, turn, how, request.sequence)]
 
     def _let_in(self, replica: DecodeReplica, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""

@@ -183,15 +183,15 @@ class _Records:
             schema=schema,
         )
 
-    def _columns(self, here: slice, done: Bools, written: Ints64) -> dict[str, Any]:
+    def _columns(self, span: slice, done: Bools, written: Ints64) -> dict[str, Any]:
         """All but the lists."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         plan, run = self._plan, self._run
-        index, row = self._index[here], self._row[here]
-        refused = self._refused[here]
-        end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
+        index, row = self._index[span], self._row[span]
+        refused = self._refused[span]
+        end = np.where(done, self._end[span] + run.stream_s, run.stop_s)
         turned_away = [run.refused[place] for place in index[refused].tolist()]
         if turned_away:
             end[refused] = [at_s for at_s, _, _ in turned_away]
@@ -208,10 +208,10 @@ class _Records:
             "request_id": named(index),
             "cell": pa.array(np.full(len(index), self._cell, np.int32)),
             "phase": one_of(plan.phase[plan.rows(self._cell).start + row], *PHASES),
-            "intended_s": pa.array(self._intended[here]),
-            "sent_s": pa.array(self._sent[here]),
+            "intended_s": pa.array(self._intended[span]),
+            "sent_s": pa.array(self._sent[span]),
             "end_s": pa.array(end),
-            "input_tokens": pa.array(self._input[here]),
+            "input_tokens": pa.array(self._input[span]),
             "output_tokens": pa.array(written),
             "token_source": one_of(np.zeros(len(index)), "running usage"),
             "finish_reason": one_of(done, None, "length"),
@@ -227,7 +227,7 @@ class _Records:
             statuses[refused] = [status for _, status, _ in turned_away]
             columns["http_status"] = pa.array(statuses, pa.int32(), mask=~refused)
         if self._policy.prefix_cache:
-            columns["cached_tokens"] = pa.array(self._cached[here], mask=~done)  # told with the end
+            columns["cached_tokens"] = pa.array(self._cached[span], mask=~done)  # told with the end
         if plan.has_sessions:
             turn = plan.turn[plan.rows(self._cell).start + row].astype(np.int64)
             alone = pa.array(turn < 0)

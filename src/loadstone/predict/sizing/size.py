@@ -155,9 +155,9 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
         gpu=worker.gpu.name,
         **{name: getattr(worker, name) for name in _SAME},
         weights_bytes=_as_integer(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
-        kv_bytes_per_token=_as_integer(_kv_bytes_per_token(rules), above=math.inf),
+        kv_bytes_per_token=_as_integer(_kv_bytes_per_token(rules), limit=math.inf),
         kv_replication=_as_integer(
-            kv_replication(model, worker.tp, rules.kv_dtype), above=math.inf
+            kv_replication(model, worker.tp, rules.kv_dtype), limit=math.inf
         ),
         context_tokens=context,
         batch=batch,
@@ -307,9 +307,9 @@ def _kv_bytes_per_token(rules: EngineRules) -> float:
     return total
 
 
-def _as_integer(value: float, above: float = 1e6) -> float:
-    """Return an integer where it is one, or beyond `above`."""
-    return round(value) if float(value).is_integer() or abs(value) > above else value
+def _as_integer(value: float, limit: float = 1e6) -> float:
+    """Return an integer where it is one, or beyond `limit`."""
+    return round(value) if float(value).is_integer() or abs(value) > limit else value
 
 
 def _assumed(rules: EngineRules) -> Iterator[str]:

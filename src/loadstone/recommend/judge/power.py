@@ -44,7 +44,7 @@ def plan_power(
     )
 
 
-def _load_power(choice: PlanChoice, planning: Planning, own: Sequence[float]) -> Power | None:
+def _load_power(choice: PlanChoice, planning: Planning, gaps: Sequence[float]) -> Power | None:
     """Predict a board's watts at the simulated load that is nearest to a replica's share."""
     traffic = planning.traffic
     worker = choice.finalist.candidate.worker
@@ -59,7 +59,7 @@ def _load_power(choice: PlanChoice, planning: Planning, own: Sequence[float]) ->
     slots = float("inf") if traffic.is_open else max(1.0, point.load)
     step = limits.decode(decoding, slots, traffic.input_tokens + tokens / 2)
     mbu, mfu = step.reading_s / point.tpot_p50_s, rate * flops / limits.peak_flops_per_s
-    return board_power(worker.gpu, mbu, mfu, own)
+    return board_power(worker.gpu, mbu, mfu, gaps)
 
 
 def fed_by(

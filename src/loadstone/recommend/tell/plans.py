@@ -349,11 +349,13 @@ def next_measurement(judgement: Judgement, planning: Planning) -> MeasureNext | 
 
 
 def chart_points(
-    choices: Sequence[PlanChoice], asked: Collection[str], planning: Planning
+    choices: Sequence[PlanChoice], simulated: Collection[str], planning: Planning
 ) -> list[FinalistPoint]:
     """Return a point for each finalist, of its best plan; `front` marks those that none is cheaper
-    and surer than. `asked`: those that were simulated under the asked load."""
-    points = [_chart_point(choice, choice.finalist.name in asked, planning) for choice in choices]
+    and surer than. `simulated`: those that were simulated under the asked load."""
+    points = [
+        _chart_point(choice, choice.finalist.name in simulated, planning) for choice in choices
+    ]
     costs = [(point.usd_per_month or float(point.gpus), -point.p_slo) for point in points]
 
     def dominated(cost: tuple[float, float]) -> bool:
@@ -365,7 +367,7 @@ def chart_points(
     ]
 
 
-def _chart_point(choice: PlanChoice, asked: bool, planning: Planning) -> FinalistPoint:
+def _chart_point(choice: PlanChoice, is_simulated: bool, planning: Planning) -> FinalistPoint:
     finalist, traffic = choice.finalist, planning.traffic
     share = finalist.curve.nearest(traffic.demand / choice.replicas)
     low, high = finalist.needed_interval(planning) / choice.replicas
@@ -383,5 +385,5 @@ def _chart_point(choice: PlanChoice, asked: bool, planning: Planning) -> Finalis
         front=False,
         needed_low=float(low),
         needed_high=float(high),
-        asked=asked,
+        asked=is_simulated,
     )

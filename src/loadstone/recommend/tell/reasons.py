@@ -47,15 +47,15 @@ def held_shares() -> list[HeldShare]:
     return msgspec.json.decode(table, type=list[HeldShare])
 
 
-def explain_probability(asked: AskedLoad) -> str:
+def explain_probability(figures: AskedLoad) -> str:
     """Say which bound breaks most often, by which error, and how often such a statement held."""
-    name, missed = asked.weakest
-    cause, share = asked.cause
+    name, missed = figures.weakest
+    cause, share = figures.cause
     quantity = quantity_of(name)
-    off = math.expm1(Z80 * math.sqrt(float(asked.error.covariance[quantity, quantity])))
+    off = math.expm1(Z80 * math.sqrt(float(figures.error.covariance[quantity, quantity])))
     held = ""
     for row in held_shares():
-        if asked.p_slo >= row.stated:
+        if figures.p_slo >= row.stated:
             held = f". Past plans rated {row.words} held {row.held:.0%} of the time"
             break
     remedy = f"{share:.0%} of this uncertainty is {cause}"
@@ -63,8 +63,8 @@ def explain_probability(asked: AskedLoad) -> str:
         amount = "Almost all" if share > _ALMOST else f"{share:.0%}"
         remedy = f"{amount} of this uncertainty goes away once you measure your model on this GPU"
     return (
-        f"{show_share(round(asked.p_slo, 3))} sure, because the prediction of {name} may be off by"
-        f" {off:.0%}, which breaks its bound in {missed:.0%} of cases. {remedy}{held}"
+        f"{show_share(round(figures.p_slo, 3))} sure, because the prediction of {name} may be off"
+        f" by {off:.0%}, which breaks its bound in {missed:.0%} of cases. {remedy}{held}"
     )
 
 
@@ -90,7 +90,7 @@ def describe_check(confirmed: ConfirmedPlan, planning: Planning) -> str | None:
     )
 
 
-def name_tightest(finalist: UncertainFinalist, asked: AskedLoad, planning: Planning) -> str:
+def name_tightest(finalist: UncertainFinalist, figures: AskedLoad, planning: Planning) -> str:
     """Name the bound that breaks first as the load grows, and what its time mostly is; another may
     break more often at the asked load, over the errors."""
     candidate, traffic = finalist.candidate, planning.traffic
@@ -112,9 +112,9 @@ def name_tightest(finalist: UncertainFinalist, asked: AskedLoad, planning: Plann
     )
     full = f"; {LIMITS[broken.limit]}" if broken.limit else ""
     first = f"{name} breaks first"
-    if name != asked.weakest[0]:
+    if name != figures.weakest[0]:
         first += " as the load grows if the prediction is right, though over its errors"
-        first += f" {asked.weakest[0]} breaks more often at the asked load"
+        first += f" {figures.weakest[0]} breaks more often at the asked load"
     return f"{first}{full}. At its limit ({at_once}) a step spends {mostly}"
 
 

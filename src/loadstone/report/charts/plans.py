@@ -42,7 +42,7 @@ class PlanCurve(NamedTuple):
         return min(value, _OVER)
 
 
-def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Figure:
+def load_figure(curves: Sequence[PlanCurve], demand: float, load_unit: str) -> Figure:
     """Draw how near the tightest bound comes as the load of each plan grows, each with its name on
     a flag at its capacity: how far that is from the asked load is its headroom."""
     names = [curve.name for curve in curves]
@@ -51,15 +51,15 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
     rows: list[Row] = [
         {"name": curve.name, "plan": curve.words, "load": load, "worst": worst}
         for curve in curves
-        for load, worst in _cut_curve(curve, asked)
+        for load, worst in _cut_curve(curve, demand)
     ]
     shares = [
         {
             "name": curve.name,
             "plan": f"{curve.words}: its share of the asked load",
-            "load": asked,
+            "load": demand,
             "replica": curve.share,
-            "worst": curve.at(asked),
+            "worst": curve.at(demand),
         }
         for curve in curves
     ]
@@ -69,11 +69,11 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
             "load": curve.capacity,
             "worst": curve.at(curve.capacity),
             "height": 1 + _FLAG * rank,
-            "label": f"{curve.name}: {curve.capacity / asked - 1:+,.0%}",
+            "label": f"{curve.name}: {curve.capacity / demand - 1:+,.0%}",
         }
         for rank, curve in enumerate(sorted(curves, key=lambda curve: curve.capacity), 1)
     ]
-    loads = [asked, *(curve.capacity for curve in curves), *(float(row["load"]) for row in rows)]
+    loads = [demand, *(curve.capacity for curve in curves), *(float(row["load"]) for row in rows)]
     low, high = 0.9 * min(loads), 1.1 * max(loads)
     x = alt.X("load:Q", title=f"load of all replicas, {load_unit}").scale(
         type="log", domain=[low, high], nice=False
@@ -88,10 +88,10 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour, tooltip=tooltip)
     bound = alt.Chart(data([{"bound": 1}])).mark_rule(color=GREY, strokeDash=[4, 3])
     wanted = [
-        {"load": asked, "label": f"asked: {asked:.4g}", "height": 1.0, "worst": 0.05, "foot": 0}
+        {"load": demand, "label": f"asked: {demand:.4g}", "height": 1.0, "worst": 0.05, "foot": 0}
     ]
     line = alt.Chart(data(wanted)).encode(x=x)
-    left = asked**2 < low * high  # where there is more room at its right
+    left = demand**2 < low * high  # where there is more room at its right
     flag = alt.Chart(data(flags)).encode(x=x)
     rings = alt.Chart(data(shares)).mark_point(size=200, filled=False, color=INK)
     layers = [
@@ -122,10 +122,10 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
     )
 
 
-def _cut_curve(curve: PlanCurve, asked: float) -> Iterator[tuple[float, float]]:
+def _cut_curve(curve: PlanCurve, demand: float) -> Iterator[tuple[float, float]]:
     """Return the points below the bound, and where the curve leaves it; from the asked load on."""
-    if asked < curve.loads[0]:
-        yield asked, curve.worst[0]
+    if demand < curve.loads[0]:
+        yield demand, curve.worst[0]
     previous = curve.loads[0], 0.0
     for load, worst in zip(curve.loads, curve.worst, strict=True):
         if worst > _OVER:

@@ -155,13 +155,13 @@ def _prefix(facts: RunFacts) -> str:
     return join(shared, "cache off" if facts.prefix_cache is False and shared else "")
 
 
-def _pictures(asked: Mapping[str, Any]) -> str:
+def _pictures(pictures: Mapping[str, Any]) -> str:
     """Write which pictures prompts have: `1 picture of 512x512, 1920x1080`; empty: none."""
-    count, sizes = number(mapping(asked.get("count")).get("mean")), asked.get("sizes")
+    count, sizes = number(mapping(pictures.get("count")).get("mean")), pictures.get("sizes")
     if not count or not isinstance(sizes, list):
         return ""
     shown = [f"{side[0]}x{side[1]}" for side in sizes if isinstance(side, list) and len(side) == 2]
-    between = " to " if asked.get("uniform") else ", "
+    between = " to " if pictures.get("uniform") else ", "
     return f"{count:g} picture{'s' if count != 1 else ''} of {between.join(shown[:4])}"
 
 

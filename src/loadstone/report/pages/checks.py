@@ -37,8 +37,8 @@ def junit(comparison: Comparison) -> str:
     concluded."""
     suite = ElementTree.Element("testsuite", name="loadstone compare")
 
-    def add(group: str, name: str, tag: str, told: str) -> None:
-        text = printable(told)
+    def add(group: str, name: str, tag: str, words: str) -> None:
+        text = printable(words)
         case = ElementTree.SubElement(
             suite, "testcase", classname=printable(group), name=printable(name)
         )

@@ -145,9 +145,9 @@ def live(row: RunRow) -> str:
     return _page("live.html", row.name, ["live.js"], row=row)
 
 
-def report(content: str, title: str, before: str = "") -> str:
+def report(content: str, title: str, heading: str = "") -> str:
     """Write the page of a report's body."""
-    return _page("frame.html", title, ["vega.js", "page.js"], content=before + content)
+    return _page("frame.html", title, ["vega.js", "page.js"], content=heading + content)
 
 
 def comparison(a: RunRow, b: RunRow) -> str:

@@ -351,20 +351,20 @@ class SshHost:
         listener = self._do(self._connection.forward_local_port("127.0.0.1", 0, host, port))
         return f"http://127.0.0.1:{listener.get_port()}"
 
-    def send(self, path: Path, there: str) -> str:
+    def send(self, path: Path, remote: str) -> str:
         """Copy a file or a folder to the host; returns where it is."""
-        self._do(self._copy("put", str(path), there))
-        return there
+        self._do(self._copy("put", str(path), remote))
+        return remote
 
-    def fetch(self, there: str, out: Path) -> None:
+    def fetch(self, remote: str, out: Path) -> None:
         """Bring what lies in a folder there into `out`, each thing whole or not at all. Nothing
         there: nothing."""
         with contextlib.suppress(TargetError):
-            self.output(f"cd {shlex.quote(there)}")
+            self.output(f"cd {shlex.quote(remote)}")
             part = out.with_name(f"{out.name}.part")
             shutil.rmtree(part, ignore_errors=True)
             part.parent.mkdir(parents=True, exist_ok=True)
-            self._do(self._copy("get", there, str(part)))
+            self._do(self._copy("get", remote, str(part)))
             out.mkdir(parents=True, exist_ok=True)
             for run in sorted(part.iterdir()):
                 run.rename(out / run.name)
