@@ -42,8 +42,8 @@ from loadstone.calibrate.cases import run
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.step_time.operators import GEMM
 from loadstone.predict.step_time.step import StepModel, parts_of
-from loadstone.predict.step_time.work import GEMM
 
 TOLERANCE = 0.03
 LARGE = 20e9

@@ -25,8 +25,8 @@ from loadstone.predict.step_time.formulas import (
     launch_seconds,
     pair_seconds,
 )
+from loadstone.predict.step_time.operators import repeat
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.predict.step_time.work import repeat
 
 LARGE = "llama-3-70b@8xh200/tp8"
 NAMED = f"{LARGE},num_speculative_tokens=5,draft=llama-3-8b"

@@ -18,8 +18,9 @@ from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
 from loadstone.predict.step_time.formulas import body_seconds
+from loadstone.predict.step_time.operators import COLLECTIVE, EXPERTS, Work, idealise
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, Work, idealise, work_of
+from loadstone.predict.step_time.work import work_of
 
 fitting = script(Path(__file__).resolve().parents[2] / "benchmarks/expert_kernels.py")
 

@@ -18,7 +18,8 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.sizing.deployments import sizes
 from loadstone.predict.sizing.options import SizeOptions
 from loadstone.predict.sizing.size import size
-from loadstone.predict.step_time.work import HEAD, work_of
+from loadstone.predict.step_time.operators import HEAD
+from loadstone.predict.step_time.work import work_of
 from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import plan_of
 

@@ -19,8 +19,9 @@ from loadstone.predict.step_time.boards import (
 )
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.formulas import body_seconds
+from loadstone.predict.step_time.operators import COLLECTIVE, GEMM, HEAD, idealise
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.predict.step_time.work import COLLECTIVE, GEMM, HEAD, idealise, work_of
+from loadstone.predict.step_time.work import work_of
 
 
 def prompt_s(deployment: str) -> float:

@@ -21,8 +21,9 @@ from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
+from loadstone.predict.step_time.operators import COLLECTIVE
 from loadstone.predict.step_time.step import first_token_s, parts_of
-from loadstone.predict.step_time.work import COLLECTIVE, work_of
+from loadstone.predict.step_time.work import work_of
 from loadstone.report.pages.terminal import render
 from loadstone.report.table import to_text
 from loadstone.runs.simulate import simulate

@@ -38,6 +38,15 @@ from loadstone.predict.step_time.formulas import (
     pair_seconds,
     window_pairs,
 )
+from loadstone.predict.step_time.operators import (
+    COLLECTIVE,
+    EXPERTS,
+    GEMM,
+    HEAD,
+    Operators,
+    Work,
+    idealise,
+)
 from loadstone.predict.step_time.profile import (
     ELSEWHERE,
     PACKED,
@@ -50,16 +59,7 @@ from loadstone.predict.step_time.profile import (
     shipped_profiles,
     unmeasured,
 )
-from loadstone.predict.step_time.work import (
-    COLLECTIVE,
-    EXPERTS,
-    GEMM,
-    HEAD,
-    Operators,
-    Work,
-    idealise,
-    work_of,
-)
+from loadstone.predict.step_time.work import work_of
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",

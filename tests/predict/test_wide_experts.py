@@ -12,7 +12,7 @@ from loadstone.engines import launch_of
 from loadstone.predict.simulator.fleet import DECODE_FLOORS, fleet_of
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.exchange import FLOOR_S, exchange_of, is_wide
-from loadstone.predict.step_time.work import EXCHANGE, Work
+from loadstone.predict.step_time.operators import EXCHANGE, Work
 
 RACK = "deepseek-r1@32xgb200/dp32,ep32,attention-dp,engine=sglang"
 

@@ -36,11 +36,7 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
-from loadstone.predict.step_time.coefficients import (
-    FRONTEND,
-    INDEX,
-    slopes_of,
-)
+from loadstone.predict.step_time.coefficients import FRONTEND, INDEX, slopes_of
 from loadstone.predict.step_time.exchange import is_wide
 from loadstone.predict.step_time.formulas import (
     MeanStep,
@@ -49,9 +45,10 @@ from loadstone.predict.step_time.formulas import (
     step_seconds,
     step_terms,
 )
+from loadstone.predict.step_time.operators import Work, stack
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import Chunks, StepModel
-from loadstone.predict.step_time.work import Work, stack, work_of
+from loadstone.predict.step_time.work import work_of
 
 MOST_REQUESTS = 4096
 """A simulated closed loop of more requests says nothing new."""

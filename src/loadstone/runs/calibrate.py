@@ -26,8 +26,9 @@ from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Inputs
 from loadstone.core.summary import CellSummary
+from loadstone.predict.step_time.operators import Work
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
-from loadstone.predict.step_time.work import Work, work_of
+from loadstone.predict.step_time.work import work_of
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""

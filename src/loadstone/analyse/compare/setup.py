@@ -179,7 +179,7 @@ def _beside_facts(name: str, value: Any) -> Any:
 def _plan(
     a: Sequence[ComparedRun], b: Sequence[ComparedRun], differences: Sequence[Difference]
 ) -> list[Difference]:
-    """Compare how loads ended; and other reasons for different plans, where these `differences` give
+    """Compare how loads ended; and why plans differ otherwise, where these `differences` give
     none."""
     runs, loads = [*a, *b], common_loads(a, b)
     ends = [_distinct([_ends(run, loads) for run in side]) for side in (a, b)]

@@ -38,11 +38,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from loadstone.core.vectors import Floats, Ints64
-from loadstone.predict.step_time.coefficients import (
-    INDEX,
-)
+from loadstone.predict.step_time.coefficients import INDEX
 from loadstone.predict.step_time.exchange import FEW_TOKENS, HIDDEN
-from loadstone.predict.step_time.work import (
+from loadstone.predict.step_time.operators import (
     COLLECTIVE,
     EXCHANGE,
     EXPERTS,

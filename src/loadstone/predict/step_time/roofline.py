@@ -19,8 +19,9 @@ from loadstone.predict.step_time.formulas import (
     kernel_seconds,
     window_pairs,
 )
+from loadstone.predict.step_time.operators import EXPERTS, GEMM, HEAD, Work, idealise
 from loadstone.predict.step_time.step import StepModel
-from loadstone.predict.step_time.work import EXPERTS, GEMM, HEAD, Work, idealise, work_of
+from loadstone.predict.step_time.work import work_of
 
 
 class DecodeLimit(NamedTuple):

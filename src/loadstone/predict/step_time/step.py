@@ -15,13 +15,7 @@ from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.vectors import Floats
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.adapters import AdapterTimes, adapter_times
-from loadstone.predict.step_time.coefficients import (
-    COEFFICIENTS,
-    FRONTEND,
-    INDEX,
-    LIGHT,
-    MOVE,
-)
+from loadstone.predict.step_time.coefficients import COEFFICIENTS, FRONTEND, INDEX, LIGHT, MOVE
 from loadstone.predict.step_time.exchange import is_wide
 from loadstone.predict.step_time.formulas import (
     Terms,
@@ -34,9 +28,10 @@ from loadstone.predict.step_time.formulas import (
     step_terms,
     window_pairs,
 )
+from loadstone.predict.step_time.operators import Work, idealise, repeat, scale_floors
 from loadstone.predict.step_time.pictures import picture_times
 from loadstone.predict.step_time.profile import Profile, profile_of
-from loadstone.predict.step_time.work import Work, idealise, repeat, scale_floors, work_of
+from loadstone.predict.step_time.work import work_of
 
 _GRID = np.unique(
     np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)
