@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadstone.analyse.slo import SURE, bounds_of
+from loadstone.analyse.slo import SURE, BoundedCell
 from loadstone.core.bounds import Bound
 from loadstone.core.metrics import Latency, Metrics, Requests
 from loadstone.core.plan import Load
@@ -45,7 +45,7 @@ def probability(values: Floats, limit_s: float) -> float:
     load = Load("concurrency", 8)
     requests = Requests(sent=len(values), ok=len(values), short=0)
     metrics = Metrics(ttft_s=Latency.of(distribution(values)))
-    (bound,) = bounds_of([Bound("ttft_p99", limit_s)], load, requests, metrics)
+    (bound,) = BoundedCell(load, requests, metrics).judge([Bound("ttft_p99", limit_s)])
     return bound.p_met or 0.0
 
 

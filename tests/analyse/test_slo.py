@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadstone import simulate
-from loadstone.analyse.slo import bounds_of, probability_of
+from loadstone.analyse.slo import BoundedCell
 from loadstone.core.bounds import Bound
 from loadstone.core.errors import InputError
 from loadstone.core.metrics import Latency, Metrics, Requests
@@ -27,7 +27,7 @@ def measured(values: np.ndarray, failed: int = 0) -> tuple[Requests, Metrics]:
 
 
 def p_met(values: np.ndarray, bound: str, limit_s: float, **options: Any) -> float | None:
-    (result,) = bounds_of([Bound(bound, limit_s)], CLOSED, *measured(values), **options)
+    (result,) = BoundedCell(CLOSED, *measured(values), **options).judge([Bound(bound, limit_s)])
     return result.p_met
 
 
@@ -68,9 +68,10 @@ def test_all_bounds_hold_in_the_draws_in_which_each_does(other: str, both: float
     )
     slow = [0.5] * 6 + [2.0] * 4
     factors = {"tpot_p99": slow, "ttft_p99": slow if other == "same" else slow[::-1]}.get
-    bounds = bounds_of(slo, CLOSED, Requests(sent=400, ok=400), metrics, factors)
+    cell = BoundedCell(CLOSED, Requests(sent=400, ok=400), metrics, factors)
+    bounds = cell.judge(slo)
     assert [each.p_met for each in bounds] == pytest.approx([0.6, 0.6])
-    assert probability_of(bounds, CLOSED, metrics, factors) == pytest.approx(both)
+    assert cell.probability(bounds) == pytest.approx(both)
 
 
 def test_two_bounds_are_as_sure_together_as_the_requests_allow() -> None:
@@ -78,20 +79,21 @@ def test_two_bounds_are_as_sure_together_as_the_requests_allow() -> None:
     values = Latency.of(distribution(np.linspace(0.01, 0.012, 40)))
     metrics = Metrics(tpot_s=values, ttft_s=values)
     slo = [Bound("tpot_p99", 0.1), Bound("ttft_p99", 0.1)]
-    bounds = bounds_of(slo, CLOSED, Requests(sent=40, ok=40), metrics)
+    cell = BoundedCell(CLOSED, Requests(sent=40, ok=40), metrics)
+    bounds = cell.judge(slo)
     most = pytest.approx(1 - 0.99**40)
     assert [(bound.p_met, bound.p_most) for bound in bounds] == [(most, most)] * 2
     assert all(bound.is_short_of_requests for bound in bounds)
-    assert probability_of(bounds, CLOSED, metrics) == most
+    assert cell.probability(bounds) == most
 
 
 def test_a_bound_on_every_request_is_one_on_the_slowest() -> None:
     values = np.linspace(0.01, 0.03, 200)
-    (result,) = bounds_of([Bound("tpot", 0.03)], CLOSED, *measured(values))
+    (result,) = BoundedCell(CLOSED, *measured(values)).judge([Bound("tpot", 0.03)])
     assert (result.bound, result.value, result.met) == ("tpot<30ms", 0.03, True)
     assert result.p_met is not None
     assert 0.4 < result.p_met < 0.6  # the next cell's slowest is as likely slower
-    (result,) = bounds_of([Bound("tpot", 0.03)], CLOSED, *measured(values, failed=1))
+    (result,) = BoundedCell(CLOSED, *measured(values, failed=1)).judge([Bound("tpot", 0.03)])
     assert (result.met, result.p_met) == (False, 0.0)
 
 

@@ -21,7 +21,6 @@ sure: the ends of an 80 % interval.
 """
 _MEASURED = (1.0,)
 """The factors of what was measured, which no prediction's error widens."""
-NO_CLASSES: Mapping[str, Part] = {}
 _GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of the largest of many values whose tail is exponential, as a multiple of its
 scale."""
@@ -41,105 +40,88 @@ def request_bounds(slo: Sequence[Bound]) -> RequestBounds:
     return RequestBounds(**limits)
 
 
-def bounds_of(
-    slo: Sequence[Bound],
-    load: Load,
-    requests: Requests,
-    metrics: Metrics,
-    factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
-    task_s: Latency | None = None,
-    classes: Mapping[str, Part] = NO_CLASSES,
-) -> list[SloBound]:
-    """Judge each bound of a cell: the value measured or predicted, and how likely the bound holds.
+class BoundedCell(NamedTuple):
+    """The numbers of a cell that bounds are on.
 
-    `factors_of` a bound, by its name: equally likely factors by which a prediction may be off;
-    None: not known. `task_s`: of its sessions. `classes`: the numbers of each class of traffic.
+    factors_of  of a bound, by its name, equally likely factors by which a prediction may be off;
+                None: not known
+    task_s      of its sessions; classes: the numbers of each class of traffic
 
     As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
     """
-    bounds = []
-    for name, limit_s in slo:
-        traffic_class, base, percentile = split_bound(name)
-        part = classes.get(traffic_class)
-        bounded = requests if part is None else part.requests
-        failed = (bounded.sent or 0) - bounded.completed
-        values = _find_values(name, load, part or metrics, task_s)
-        of_all = not percentile and base in SLO_KEYS
-        value = values.value("max" if of_all else percentile) if values is not None else None
-        whole = not (of_all and failed)
-        factors = factors_of(name)
-        odds = None if factors is None else _judge(values, percentile, limit_s, factors)
-        bounds.append(
-            SloBound(
-                bound=f"{name}<{_limit(limit_s)}",
-                metric=name,
-                limit_s=limit_s,
-                measured_s=value,
-                value=value,
-                met=value is not None and value <= limit_s and whole,
-                p_met=None if odds is None else float(odds.met.mean() * whole),
-                p_most=None if odds is None or odds.limit == 1 else odds.limit,
+
+    load: Load
+    requests: Requests
+    metrics: Metrics
+    factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED
+    task_s: Latency | None = None
+    classes: Mapping[str, Part] = {}
+
+    def judge(self, slo: Sequence[Bound]) -> list[SloBound]:
+        """Judge each bound: the value measured or predicted, and how likely the bound holds."""
+        bounds = []
+        for name, limit_s in slo:
+            traffic_class, base, percentile = split_bound(name)
+            part = self.classes.get(traffic_class)
+            bounded = self.requests if part is None else part.requests
+            failed = (bounded.sent or 0) - bounded.completed
+            values = self._find_values(name)
+            of_all = not percentile and base in SLO_KEYS
+            value = values.value("max" if of_all else percentile) if values is not None else None
+            whole = not (of_all and failed)
+            factors = self.factors_of(name)
+            odds = None if factors is None else _judge(values, percentile, limit_s, factors)
+            bounds.append(
+                SloBound(
+                    bound=f"{name}<{_limit(limit_s)}",
+                    metric=name,
+                    limit_s=limit_s,
+                    measured_s=value,
+                    value=value,
+                    met=value is not None and value <= limit_s and whole,
+                    p_met=None if odds is None else float(odds.met.mean() * whole),
+                    p_most=None if odds is None or odds.limit == 1 else odds.limit,
+                )
             )
-        )
-    return bounds
+        return bounds
 
+    def probability(self, bounds: Sequence[SloBound]) -> float | None:
+        """Compute the probability that all bounds are met at once, over all draws of
+        probabilities(); None where it is not known."""
+        by_draw = self.probabilities(bounds)
+        return None if by_draw is None else float(np.mean(by_draw))
 
-def probability_of(
-    bounds: Sequence[SloBound],
-    load: Load,
-    metrics: Metrics,
-    factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
-    task_s: Latency | None = None,
-    classes: Mapping[str, Part] = NO_CLASSES,
-) -> float | None:
-    """Compute the probability that all bounds are met at once, over all draws of
-    joint_probabilities(); None where it is not known."""
-    by_draw = joint_probabilities(bounds, load, metrics, factors_of, task_s, classes)
-    return None if by_draw is None else float(np.mean(by_draw))
+    def probabilities(self, bounds: Sequence[SloBound]) -> Floats | None:
+        """Compute the probability that all bounds are met at once, in one draw of a prediction's
+        errors after another; None where it is not known.
 
+        In a draw, bounds on one measure stand and fall together; those on several are missed by
+        chance, each by its own. All together are not surer than the sample allows of the least
+        sure: a request that is within all limits is so of each.
+        """
+        least: dict[str, Floats] = {}
+        sample_limit = 1.0
+        for bound in bounds:
+            factors = self.factors_of(bound.metric)
+            if factors is None or bound.p_met is None:
+                return None
+            traffic_class, base, percentile = split_bound(bound.metric)
+            odds = _judge(self._find_values(bound.metric), percentile, bound.limit_s, factors)
+            met = odds.tail * (bound.p_met > 0)
+            measure = f"{traffic_class}:{base}"
+            least[measure] = np.minimum(met, least[measure]) if measure in least else met
+            sample_limit = min(sample_limit, odds.limit)
+        return np.minimum(sample_limit, math.prod(least.values())) if least else None
 
-def joint_probabilities(
-    bounds: Sequence[SloBound],
-    load: Load,
-    metrics: Metrics,
-    factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
-    task_s: Latency | None = None,
-    classes: Mapping[str, Part] = NO_CLASSES,
-) -> Floats | None:
-    """Compute the probability that all bounds are met at once, in one draw of a prediction's errors
-    after another; None where it is not known.
-
-    In a draw, bounds on one measure stand and fall together; those on several are missed by chance,
-    each by its own. All together are not surer than the sample allows of the least sure: a request
-    that is within all limits is so of each.
-    """
-    least: dict[str, Floats] = {}
-    sample_limit = 1.0
-    for bound in bounds:
-        factors = factors_of(bound.metric)
-        if factors is None or bound.p_met is None:
-            return None
-        traffic_class, base, percentile = split_bound(bound.metric)
-        numbers = classes.get(traffic_class, metrics)
-        values = _find_values(bound.metric, load, numbers, task_s)
-        odds = _judge(values, percentile, bound.limit_s, factors)
-        met = odds.tail * (bound.p_met > 0)
-        measure = f"{traffic_class}:{base}"
-        least[measure] = np.minimum(met, least[measure]) if measure in least else met
-        sample_limit = min(sample_limit, odds.limit)
-    return np.minimum(sample_limit, math.prod(least.values())) if least else None
-
-
-def _find_values(
-    name: str, load: Load, numbers: Metrics | Part, task_s: Latency | None
-) -> Latency | None:
-    _, base, percentile = split_bound(name)
-    if base == TASK:
-        return task_s
-    values: Latency | None = getattr(numbers, latency_field(base, load), None)
-    if values is None and not percentile:
-        values = getattr(numbers, f"{base}_s", None)
-    return values
+    def _find_values(self, name: str) -> Latency | None:
+        traffic_class, base, percentile = split_bound(name)
+        if base == TASK:
+            return self.task_s
+        numbers = self.classes.get(traffic_class, self.metrics)
+        values: Latency | None = getattr(numbers, latency_field(base, self.load), None)
+        if values is None and not percentile:
+            values = getattr(numbers, f"{base}_s", None)
+        return values
 
 
 def _limit(limit_s: float) -> str:

@@ -30,7 +30,7 @@ from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.scenario import scenario_findings, scenario_result
 from loadstone.analyse.server_figures import gpu_figures, measured_fleet, server_figures
 from loadstone.analyse.sessions import cacheable_shares, session_numbers
-from loadstone.analyse.slo import bounds_of, probability_of, request_bounds
+from loadstone.analyse.slo import BoundedCell, request_bounds
 from loadstone.analyse.verdict.classes import class_findings
 from loadstone.analyse.verdict.finding import Findings, finding, judge
 from loadstone.analyse.verdict.requests import SCALARS, EventReader, JudgedCell, request_table
@@ -44,11 +44,7 @@ from loadstone.analyse.verdict.run import (
     session_findings,
 )
 from loadstone.core import run_folder
-from loadstone.core.arrays import (
-    CHANNELS,
-    COLUMNS,
-    mask_times,
-)
+from loadstone.core.arrays import CHANNELS, COLUMNS, mask_times
 from loadstone.core.bounds import SLO_KEYS, Bound, split_bound
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
@@ -473,19 +469,23 @@ def _add_slo(summary: CellSummary, cell: _Cell) -> None:
     def factors(name: str) -> Sequence[float] | None:
         return errors.get(name, unknown)
 
-    load, metrics = cell.load, summary.metrics
-    task_s = summary.sessions.task_s if summary.sessions is not None else None
-    classes = {part.name: part for part in summary.by_class}
-    requests = summary.requests
-    summary.slo = bounds_of(cell.bounds, load, requests, metrics, factors, task_s, classes)
-    summary.p_slo = probability_of(summary.slo, load, metrics, factors, task_s, classes)
+    bounded = BoundedCell(
+        cell.load,
+        summary.requests,
+        summary.metrics,
+        factors,
+        summary.sessions.task_s if summary.sessions is not None else None,
+        {part.name: part for part in summary.by_class},
+    )
+    summary.slo = bounded.judge(cell.bounds)
+    summary.p_slo = bounded.probability(summary.slo)
     for place, part in enumerate(summary.by_class):
         bounds = [bound for bound in summary.slo if split_bound(bound.metric)[0] == part.name]
         if bounds:
             summary.by_class[place] = replace(
                 part,
                 slo_met=all(bound.met for bound in bounds),
-                p_slo=probability_of(bounds, load, metrics, factors, task_s, classes),
+                p_slo=bounded.probability(bounds),
             )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.analyse.metrics import latencies_of, measure_part
-from loadstone.analyse.slo import bounds_of, joint_probabilities, probability_of
+from loadstone.analyse.slo import BoundedCell
 from loadstone.core.bounds import Bound, split_bound
 from loadstone.core.metrics import Latency, Requests
 from loadstone.core.parts import Part
@@ -197,10 +197,11 @@ def _judge_part(
     metrics, classes = latencies_of(rows, load), _divide_by_class(run, part)
     task_s = None if traffic.sessions is None else Latency.of(distribution(task_times(run)[0]))
     requests = Requests(sent=len(rows), ok=len(rows))
-    judged = bounds_of(bounds, load, requests, metrics, factors.get, task_s, classes)
+    cell = BoundedCell(load, requests, metrics, factors.get, task_s, classes)
+    judged = cell.judge(bounds)
     by_draw = None
     if planning.is_mixed:
-        by_draw = joint_probabilities(judged, load, metrics, together.get, task_s, classes)
+        by_draw = cell._replace(factors_of=together.get).probabilities(judged)
     keeps_up = not load.is_open or simulated_pace(run, load).keeps_up is not False
     missed = {bound.metric: 1 - (bound.p_met or 0.0) for bound in judged}
     weakest = max(missed, key=lambda name: missed[name])
@@ -214,8 +215,7 @@ def _judge_part(
     sessions = traffic.session_figures(run, load.value / size)
     tokens_per_s = sessions.requests_per_s * traffic.output_tokens
     return AskedLoad(
-        p_slo=(probability_of(judged, load, metrics, factors.get, task_s, classes) or 0.0)
-        * keeps_up,
+        p_slo=(cell.probability(judged) or 0.0) * keeps_up,
         met=keeps_up and all(bound.met for bound in judged),
         ttft_s=_scale_latency(ttft_s, first),
         tpot_s=_scale_latency(metrics.tpot_s, pace),
