@@ -14,7 +14,7 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.simulator.latencies import request_rows
 from loadstone.predict.steady_state import steady_state
-from loadstone.predict.step_time.pictures import PictureTimes
+from loadstone.predict.step_time.pictures import DECODING, PictureTimes
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.traffic import traffic_of
 from loadstone.runs.pictures import count_visual_tokens
@@ -82,6 +82,53 @@ def test_each_api_server_has_a_processor() -> None:
     plan = planned(rate="inf", requests="8")
     times = np.sort(ttft_s(plan, timed(fleet, picture_s=1.0)))
     assert times[-1] - times[0] == pytest.approx(0.7 * 3, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "place", "encoded", "prepared"),
+    [
+        ("vllm", "first", 2, 2 + 4 * DECODING),
+        ("vllm", "last", 2, 2 + 4 * DECODING),
+        ("vllm,mm_processor_cache_gb=0", "first", 2, 6),
+        ("vllm,enable_prefix_caching=false", "last", 2, 2 + 4 * DECODING),
+        ("sglang", "last", 2, 6),
+        ("llama.cpp", "first", 2, 6),
+        ("llama.cpp", "last", 6, 6),
+    ],
+)
+def test_pictures_of_a_group_are_made_once(
+    engine: str, place: str, encoded: int, prepared: float
+) -> None:
+    """Six requests, one after another, of two groups of a picture: which of an engine's caches has
+    what the first of a group made, and which tokens come from the prefix cache."""
+    deployment = parse_deployment(f"{QWEN}/engine={engine}")
+    asked = {"concurrency": "1", "requests": "6", "image_groups": "2", "image_place": place}
+    plan, fleet = planned(**asked), fleet_of(deployment)
+    assert plan.pictures is not None
+    group = np.array([0, 1, 0, 0, 1, 1], np.int32)
+    plan = replace(plan, pictures=replace(plan.pictures, group=group))
+    without = ttft_s(plan, timed(fleet))
+    for term, times in (("fixed_s", encoded), ("picture_s", prepared)):
+        more = ttft_s(plan, timed(fleet, **{term: 0.05})) - without
+        assert more.sum() == pytest.approx(times * 0.05, abs=1e-6), term
+    cached = run_cell(plan, 0, fleet).cached_tokens
+    has_any = place == "first" and fleet.policy.prefix_cache
+    assert [tokens > 700 for tokens in cached] == [False, False, *[has_any] * 4]
+
+
+def test_a_cache_of_embeddings_forgets_the_oldest() -> None:
+    """Of 768 embeddings each, four groups in turn do not stay in room for three."""
+    plan, fleet = planned(concurrency="1", requests="8"), fleet_of(parse_deployment(QWEN))
+    assert plan.pictures is not None
+    for groups, encoded in ((3, 3), (4, 8)):
+        group = (np.arange(8) % groups).astype(np.int32)
+        shared = replace(plan, pictures=replace(plan.pictures, group=group))
+        policy = msgspec.structs.replace(
+            fleet.policy, prefix_cache=False, encoder_tokens=2400, encoder_kept=2400
+        )
+        tight = replace(fleet, policy=policy)
+        more = ttft_s(shared, timed(tight, fixed_s=0.05)) - ttft_s(shared, timed(tight))
+        assert more.sum() == pytest.approx(encoded * 0.05, abs=1e-6)
 
 
 def test_a_step_encodes_no_more_than_its_budget() -> None:

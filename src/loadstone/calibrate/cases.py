@@ -28,12 +28,13 @@ from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.machine_figures import DraftFigures
+from loadstone.core.pictures import Pictures
 from loadstone.core.plan import Inputs, Load, Plan
 from loadstone.core.vectors import Bools, Floats, Ints64
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.engine import StepTimes
+from loadstone.predict.simulator.engine import StepTimes, picture_times_of
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
 from loadstone.predict.step_time.coefficients import FRONTEND, INDEX, slopes_of
@@ -46,6 +47,7 @@ from loadstone.predict.step_time.formulas import (
     step_terms,
 )
 from loadstone.predict.step_time.operators import Work, stack
+from loadstone.predict.step_time.pictures import TERMS
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import Chunks, StepModel
 from loadstone.predict.step_time.work import work_of
@@ -57,6 +59,10 @@ MOST_TOKENS = 4_000_000
 REQUESTS_PER_USER = 10
 """Requests that a closed loop sends, where a point does not say (InferenceX: `--num-prompts $((
 CONC * 10 ))`)."""
+_MOVED = 0.1
+"""By how much terms of pictures are moved either way for a slope, in ln."""
+_MOST_OF_PICTURES = 0.95
+"""The most of a time that the formula takes for that of pictures."""
 _FILLED_S = 1000.0
 """Between the request that fills the prefix cache and those that come at times of their own."""
 
@@ -70,7 +76,7 @@ class Case:
     schedulers. The first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT.
     All prompts begin with the same `cached` tokens. Of pools there is their `fleet`, with the
     policy and the work of a worker that decodes. Of requests for vectors or scores there are the
-    `texts`, and their E2E is the point's TTFT.
+    `texts`, and their E2E is the point's TTFT. `inputs` count the tokens of `pictures`, too.
     """
 
     point: Point
@@ -86,6 +92,7 @@ class Case:
     drafts: DraftFigures | None = None
     fleet: Fleet | None = None
     texts: Inputs | None = None
+    pictures: Pictures | None = None
 
     @property
     def lengths(self) -> Ints64:
@@ -100,10 +107,15 @@ class Case:
         """Return the worker that decodes."""
         return self.deployment.decoder
 
+    @property
+    def text_tokens(self) -> Ints64:
+        """Return the tokens of each prompt without its pictures."""
+        return self.inputs if self.pictures is None else self.inputs - self.pictures.tokens()
+
     def plan(self) -> Plan:
         row = self.point.row
-        plan = _plan(self.users, self.inputs, self.outputs, row, self.times, self.cached)
-        plan.inputs = self.texts
+        plan = _plan(self.users, self.text_tokens, self.outputs, row, self.times, self.cached)
+        plan.inputs, plan.pictures = self.texts, self.pictures
         return plan
 
 
@@ -276,6 +288,7 @@ class _Counted:
         self.decode_line = model.decode_line
         self.window_tokens, self.window_s = model.window_tokens, model.window_s
         self.adapters = model.adapters
+        self.pictures = picture_times_of(model)
         self._step_s = model.step_s
         self.chunked = self.others = 0  # steps with chunks; and with other ranks' alone
         self.with_decodes = self.decodes = self.tokens = 0
@@ -321,6 +334,8 @@ def run(
 def _run_plan(fleet: Fleet, plan: Plan, warm: int) -> Outcome:
     model = _Counted(fleet.model)
     inputs, outputs = plan.input_tokens.astype(np.int64), plan.output_tokens.astype(np.int64)
+    if plan.pictures is not None:
+        inputs += plan.pictures.tokens()
     load, cached = plan.cells[0], bool(plan.prefix_tokens.any())
     # The quick loop may find only when it has counted steps that blocks run short: it is taken
     # where they cannot.
@@ -413,6 +428,8 @@ class CaseTable:
     q, r, w, k              of the formula, see the module
     rate                    output tokens per second
     held_back               somebody waited for room in the KV cache
+    picture_slopes          d ln TTFT and TPOT / d ln of the terms of pictures, 2 × d × terms
+    pictures_s              seconds of TTFT and TPOT that pictures take, 2 × d
     """
 
     batch: Floats
@@ -431,11 +448,15 @@ class CaseTable:
     ttft_s: Floats
     tpot_s: Floats
     held_back: Bools
+    picture_slopes: Floats
+    pictures_s: Floats
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = list(cases)
         self.work = stack([case.work for case in cases])
-        self.tokens = np.array([case.inputs.mean() for case in cases])
+        self.tokens = np.array([case.text_tokens.mean() for case in cases])
+        self.pictured = np.array([case.pictures is not None for case in cases])
+        self.has_pictures = bool(self.pictured.any())
         workers = [case.worker for case in cases]
         rules = [rules_of(worker) for worker in workers]
         self.eager = np.array([rule.is_eager for rule in rules])
@@ -444,10 +465,17 @@ class CaseTable:
         self.in_step = np.array([worker.attention_dp and worker.dp > 1 for worker in workers])
 
 
-def simulate(case: Case, values: Floats) -> tuple[Outcome, StepModel]:
-    """At coefficients `values` (K), all schedulers of the deployment."""
+def simulate(
+    case: Case, values: Floats, pictures: Floats | None = None
+) -> tuple[Outcome, StepModel]:
+    """At coefficients `values` (K), all schedulers of the deployment. `pictures`: the logarithms of
+    their terms; None: guessed."""
     drafts = case.policy.draft_tokens
     model = StepModel(case.worker, values=values, work=case.work, draft_tokens=drafts)
+    times = model.pictures
+    if times is not None and pictures is not None:
+        steps = pictures - np.array(times.terms.logarithms)
+        model = model.with_pictures(times.at(steps.tolist()))
     fleet = fleet_with(case.worker, case.policy, model)
     return _run_plan(fleet, case.plan(), case.warm), model
 
@@ -524,15 +552,37 @@ def _means(case: Case, outcome: Outcome) -> dict[str, float]:
     }
 
 
-def refresh(table: CaseTable, values: Floats) -> None:
-    """Simulate every case at its own coefficients (d × K), and keep what the formula needs."""
-    means = [
-        _means(case, simulate(case, coefficients)[0])
-        for case, coefficients in zip(table.cases, values, strict=True)
-    ]
+def _picture_slopes(case: Case, values: Floats, pictures: Floats | None) -> Floats:
+    """Return d ln TTFT and TPOT of a case / d ln of the terms of pictures, 2 × terms: of means, for
+    the median of users who wait for one another's pictures leaps from one to two of them."""
+    terms = len(TERMS)
+    if case.pictures is None or pictures is None:
+        return np.zeros((2, terms))
+
+    def logarithms(moved: Floats) -> Floats:
+        outcome, _ = simulate(case, values, moved)
+        times = outcome.ttft_s, outcome.tpot_s
+        return np.log([float(each.mean()) if len(each) else 1.0 for each in times])
+
+    steps = _MOVED * np.identity(terms)
+    rows = [logarithms(pictures + step) - logarithms(pictures - step) for step in steps]
+    return np.array(rows).T / (2 * _MOVED)
+
+
+def refresh(table: CaseTable, values: Floats, pictures: Floats | None = None) -> None:
+    """Simulate every case at its own coefficients (d × K), with `pictures` as simulate() has them,
+    and keep what the formula needs."""
+    rows = list(zip(table.cases, values, strict=True))
+    means = [_means(case, simulate(case, own, pictures)[0]) for case, own in rows]
     for name in means[0]:
         setattr(table, name, np.array([row[name] for row in means], float))
     table.held_back = table.held_back.astype(bool)
+    slopes_by_case = [_picture_slopes(case, own, pictures) for case, own in rows]
+    table.picture_slopes = np.stack(slopes_by_case, axis=1)
+    # As all terms of pictures do, so grows their part.
+    shares = table.picture_slopes.sum(axis=2).clip(0.0, _MOST_OF_PICTURES)
+    table.pictures_s = shares * np.array([table.ttft_s, table.tpot_s])
+    first_s, pace_s = np.array([table.ttft_s, table.tpot_s]) - table.pictures_s
     decode, prompt = (
         mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True)
     )
@@ -540,18 +590,18 @@ def refresh(table: CaseTable, values: Floats) -> None:
     # Prompts of a burst are nobody's decodes, and a median sees fewer than there are: as many as
     # explain TPOT.
     table.q = np.clip(
-        (table.tpot_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9),
+        (pace_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9),
         0.0,
         table.q,
     )
     share = np.where(mixes, 1 - table.q, 1.0)
-    table.r = table.tpot_s / (share * decode + table.q * prompt)
+    table.r = pace_s / (share * decode + table.q * prompt)
     table.w = np.array([max(0.5, case.policy.poll_steps / 2) for case in table.cases])
     host = host_seconds(table, values)
-    rest = table.ttft_s - host - table.w * decode
+    rest = first_s - host - table.w * decode
     low = 0.5 * prompt
-    table.w = np.where(rest < low, np.maximum(0.0, (table.ttft_s - host - low) / decode), table.w)
-    table.k = np.maximum(table.ttft_s - host - table.w * decode, 0.3 * prompt) / prompt
+    table.w = np.where(rest < low, np.maximum(0.0, (first_s - host - low) / decode), table.w)
+    table.k = np.maximum(first_s - host - table.w * decode, 0.3 * prompt) / prompt
 
 
 def mean_step_seconds(table: CaseTable, values: Floats, *, prompts: bool) -> Floats:
@@ -593,7 +643,7 @@ def predict(table: CaseTable, values: Floats) -> Floats:
     share = np.where(table.mixed_decodes > 0, 1 - table.q, 1.0)
     tpot = table.r * (share * decode + table.q * prompt)
     ttft = host_seconds(table, values) + table.w * decode + table.k * prompt
-    return np.asarray(np.log(np.array([ttft, tpot])))
+    return np.asarray(np.log(np.array([ttft, tpot]) + table.pictures_s))
 
 
 def slopes(table: CaseTable, values: Floats) -> Floats:

@@ -18,7 +18,8 @@ import numpy as np
 from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
 from loadstone.core.vectors import Floats
-from loadstone.predict.step_time.coefficients import FRONTEND, HOST, NAMES, SPREAD
+from loadstone.predict.step_time.coefficients import FRONTEND, HOST, NAMES, PROCESSOR, SPREAD
+from loadstone.predict.step_time.pictures import TERMS, PictureTerms, guess_terms
 from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity, rows_of, spreads
 
 OWN: Floats = np.array(
@@ -35,6 +36,10 @@ do not show how far it is off in others (on that H200 21 of 40 intervals of 80 %
 SIGMA: dict[Quantity, float] = {"ttft": 0.06, "tpot": 0.03, "throughput": 0.03}
 """One measurement around the best that the model can do for its deployment, in ln: a quarter of the
 repeats of public points differ by more than 8.8 % in TTFT and 3.4 % in TPOT."""
+OWN_PICTURES = 1.0
+"""The same as OWN of each term of pictures: guesses, of one GPU [G]."""
+_TOLD = 0.5
+"""A term of pictures is learned where its spread is less than that of what it was."""
 _ROUNDS = 4
 _MOST_ROUNDS = 30
 """Where the prior is far off (a processor), steps are held back, and it takes more of them."""
@@ -58,23 +63,33 @@ def update(
     """Move the profile towards these cases. `without`: start from the coefficients fitted without
     that family."""
     table = CaseTable(cases)
-    start = np.log(profile.values(without=without))
+    start, count = np.log(profile.values(without=without)), len(NAMES)
     covariance = widen(profile)
+    if table.has_pictures:
+        of_processor = profile.architecture == PROCESSOR
+        terms = profile.pictures or guess_terms(of_processor=of_processor)
+        profile = msgspec.structs.replace(profile, pictures=terms)
+        start = np.append(start, terms.logarithms)
+        own = np.append(OWN, [OWN_PICTURES] * len(TERMS))
+        covariance = profile.joint_covariance() + np.diag(own**2)
     inverse = np.asarray(np.linalg.inv(covariance), np.float64)
     measured = _measured(cases)
     logarithms = start
     gap_before: dict[Quantity, list[float]] = {}
     last, turn = _ROUNDS, 0
     while True:
-        rows = np.tile(logarithms, (len(cases), 1))
-        refresh(table, np.exp(rows))
+        rows = np.tile(logarithms[:count], (len(cases), 1))
+        refresh(table, np.exp(rows), logarithms[count:] if table.has_pictures else None)
         gap: dict[Quantity, Floats] = {
             "ttft": measured["ttft"] - np.log(table.ttft_s),
             "tpot": measured["tpot"] - np.log(table.tpot_s),
         }
         if turn == 0:
             gap_before = {key: _finite(values) for key, values in gap.items()}
-        by = dict(zip(gap, slopes(table, np.exp(rows)), strict=True))
+        both = slopes(table, np.exp(rows))
+        if table.has_pictures:
+            both = np.concatenate([both, table.picture_slopes], axis=2)
+        by = dict(zip(gap, both, strict=True))
         if turn == last:
             break
         normal, right = inverse.copy(), inverse @ (start - logarithms)
@@ -90,8 +105,9 @@ def update(
     updated = msgspec.structs.replace(
         profile,
         name=name,
-        logarithms=tuple(logarithms.tolist()),
-        covariance=rows_of(covariance),
+        logarithms=tuple(logarithms[:count].tolist()),
+        covariance=rows_of(covariance[:count, :count]),
+        pictures=_learned(table, logarithms, covariance, inverse) if table.has_pictures else None,
         residual=_residual(table, gap),
         provenance=FitProvenance(
             "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, note
@@ -108,6 +124,23 @@ def update(
         after={key: widths(updated, by[key], key) for key in gap},
         gap_before=gap_before,
         gap_after={key: _finite(values) for key, values in gap.items()},
+    )
+
+
+def _learned(
+    table: CaseTable, logarithms: Floats, covariance: Floats, before: Floats
+) -> PictureTerms:
+    """Return the terms of pictures, which stand last: `before` is the inverse of their covariance
+    before the measurements. None of them takes more than pictures took in any case."""
+    count, shares = len(TERMS), table.picture_slopes[0][table.pictured].clip(1e-6)
+    together = shares.sum(axis=1, keepdims=True) + 2 * SIGMA["ttft"]
+    spread, first = (np.diag(matrix)[-count:] for matrix in (covariance, np.linalg.inv(before)))
+    return PictureTerms(
+        logarithms=tuple(logarithms[-count:].tolist()),
+        covariance=rows_of(covariance[-count:, -count:]),
+        shared=rows_of(covariance[-count:, :-count]),
+        limits=tuple(np.log(together / shares).min(axis=0).tolist()),
+        learned=tuple(np.array(list(TERMS))[spread < _TOLD**2 * first].tolist()),
     )
 
 

@@ -1,12 +1,16 @@
 """`loadstone calibrate`: the performance model fitted to the user's own runs."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from loadstone.commands.flags import json_flag
+
+if TYPE_CHECKING:
+    from loadstone.runs.calibrate import CalibratedProfile, LearnedPictures
 
 
 def calibrate(
@@ -71,19 +75,43 @@ def calibrate(
                 f"{name}: off by {result.error_before[key]:.1%} before,"
                 f" {result.error_after[key]:.1%} after; 80% interval {wide} before, {narrow} after"
             )
+    for remark in _list_remarks(result):
+        print(remark)
+    print(f"kept in {result.path}; use it with --profile {profile if out is None else result.path}")
+
+
+def _list_remarks(result: "CalibratedProfile") -> Iterator[str]:
+    """List what else there is to say of a calibration."""
     if result.acceptance is not None:
-        print(
+        yield (
             f"drafts: a guess was accepted with a probability of {result.acceptance:.0%}, which is"
             " kept too"
         )
+    if result.pictures is not None:
+        yield _tell_pictures(result.pictures)
     if result.furthest > 2:
-        print(
+        yield (
             f"the prediction before was off by a factor of {result.furthest:.1f}: check that"
             f" {result.deployment} is what ran, with its precision and arguments"
         )
     if result.remark:
-        print(result.remark)
-    print(f"kept in {result.path}; use it with --profile {profile if out is None else result.path}")
+        yield result.remark
+
+
+def _tell_pictures(pictures: "LearnedPictures") -> str:
+    """Say what was learned of pictures, and what was not."""
+    from loadstone.predict.step_time.pictures import TERMS
+
+    sizes = ", ".join(pictures.sizes)
+    if len(pictures.sizes) == 1:
+        return (
+            f"pictures of {sizes}: what one takes is learned as a whole, and not how that grows"
+            " with its size, which stays a guess; measure a second size"
+        )
+    learned = [words for name, words in TERMS.items() if name in pictures.learned]
+    guessed = [words for name, words in TERMS.items() if name not in pictures.learned]
+    rest = f"; told apart by guess: {', '.join(guessed)}" if guessed else ""
+    return f"pictures of {sizes}: learned {', '.join(['what they take together', *learned])}{rest}"
 
 
 _MAX_ADVISED_USERS = 4096

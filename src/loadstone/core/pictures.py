@@ -102,6 +102,11 @@ class Pictures:
         count = np.where(rows < 0, 0, self.count[rows]).astype(np.uint8)
         return replace(self, shape=self.shape[rows], count=count, group=self.group[rows])
 
+    def tokens(self) -> Ints64:
+        """Return the tokens of each row's pictures, with what is around them."""
+        each = np.array([(shape.tokens or 0) + shape.markers for shape in self.shapes], np.int64)
+        return np.asarray(each[self.shape] * self.count)
+
     def of_row(self, row: int) -> PlannedPictures | None:
         count, number, group = int(self.count[row]), int(self.shape[row]), int(self.group[row])
         if not count:

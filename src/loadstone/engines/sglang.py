@@ -104,8 +104,8 @@ _PRIORITY_SWITCHES = (
     "schedule_low_priority_values_first",
     "disable_priority_preemption",
 )
-_IO_WORKERS = 4
-"""Its SGLANG_IO_WORKERS."""
+_IO_WORKERS, _EMBEDDINGS_BYTES = 4, 100 << 20
+"""Its SGLANG_IO_WORKERS and SGLANG_VLM_CACHE_SIZE_MB."""
 _DIST_PORT = 20000
 _BOOTSTRAP_PORT = 8998
 
@@ -349,7 +349,14 @@ class Sglang(EngineRules):
         encoder = super().encoder(limits)
         if encoder is None:
             return None
-        return msgspec.structs.replace(encoder, copies=self.copies_tower, threads=_IO_WORKERS)
+        model = self.worker.model
+        embedding_bytes = encoder.cache_bytes(model) / encoder.step_tokens
+        return msgspec.structs.replace(
+            encoder,
+            copies=self.copies_tower,
+            threads=_IO_WORKERS,
+            kept=int(_EMBEDDINGS_BYTES / embedding_bytes),
+        )
 
     @property
     def copies_tower(self) -> bool:

@@ -19,6 +19,7 @@ from loadstone.catalogue.architecture.model import (
     LinearAttention,
     Model,
 )
+from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines.habits import Era, Handover, Offload, Order, PictureHandover, Scheduling
@@ -245,14 +246,19 @@ class Vllm(EngineRules):
     def encoder(self, limits: BatchLimits) -> Encoder | None:
         """Return its encoder: in a step, and in the cache, as many embeddings as a step has tokens,
         or the largest picture has (v1/core/encoder_cache_manager.py, 0.32). Where tokens of a
-        picture see each other, it is not split."""
+        picture see each other, it is not split. One thread of each API server processes pictures;
+        those that decode files are more (renderers/base.py, _mm_executor)."""
         encoder = super().encoder(limits)
         if encoder is None:
             return None
         by_model = self.worker.model.model_type.startswith(_SEEN_WHOLE)
+        step_tokens = max(limits.max_batched_tokens, encoder.largest.seen)
+        patch_bytes = encoder.tower.inputs * FORMATS[self.worker.model.dtype].bytes
         return msgspec.structs.replace(
             encoder,
-            step_tokens=max(limits.max_batched_tokens, encoder.largest.seen),
+            step_tokens=step_tokens,
+            kept=0 if self.is_v0 else step_tokens,
+            prepared=0 if self.is_v0 else int(self._processor_cache / patch_bytes),
             copies=self.copies_tower,
             whole=by_model or self.worker.switch("disable_chunked_mm_input") is True,
             threads=_MEDIA_THREADS * self._api_servers,
@@ -284,14 +290,19 @@ class Vllm(EngineRules):
         worker = self.worker
         if self.is_v0 or self.most_pictures == 0 or worker.model.visual is None:
             return None
-        size = worker.argument("mm_processor_cache_gb")
+        return self._processor_cache * (self._api_servers + worker.dp)
+
+    @property
+    def _processor_cache(self) -> float:
+        """Return the bytes of prepared pictures that a process keeps."""
+        size = self.worker.argument("mm_processor_cache_gb")
         try:
             gib = _PROCESSOR_CACHE_GIB if size is None else float(size)
         except ValueError:
             gib = -1.0
         if not 0 <= gib < math.inf:
             raise InputError(f"--mm-processor-cache-gb: {size!r} is no size; write e.g. 4")
-        return gib * GIB * (self._api_servers + worker.dp)
+        return gib * GIB
 
     @property
     def _picture_flags(self) -> Flags:

@@ -24,17 +24,32 @@ from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.document import Document
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Inputs
+from loadstone.core.pictures import Pictures
+from loadstone.core.plan import Inputs, Plan
 from loadstone.core.summary import CellSummary
+from loadstone.core.vectors import Ints64
+from loadstone.engines import rules_of
 from loadstone.predict.step_time.operators import Work
+from loadstone.predict.step_time.pictures import PictureTerms
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
 from loadstone.predict.step_time.work import work_of
+from loadstone.runs.pictures import count_visual_tokens, parts_of
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
+_LEAST_COUNTED = 0.9
+"""Of the tokens of a prompt with pictures, by the rule."""
 _MAX_CACHED = 0.05
 """Of a cell's prompt tokens: fewer, as of a chat template that all begin with, change TTFT by less
 than it varies."""
+
+
+class LearnedPictures(msgspec.Struct, frozen=True):
+    """Holds the sizes of pictures that a profile learned from, and which of its terms they tell
+    (pictures.TERMS); the others' sum is known at these sizes alone."""
+
+    sizes: list[str]
+    learned: list[str]
 
 
 class CalibratedProfile(Document, msgspec.Struct, frozen=True, rename={"base": "from"}):
@@ -51,6 +66,7 @@ class CalibratedProfile(Document, msgspec.Struct, frozen=True, rename={"base": "
     acceptance      of guessed tokens, as the engines counted it; None: they did not, or it was
                     forced
     remark          what is odd about the measurements, in words; None: nothing
+    pictures        what was learned of these; None: no prompt had any
     """
 
     schema: int
@@ -66,6 +82,7 @@ class CalibratedProfile(Document, msgspec.Struct, frozen=True, rename={"base": "
     furthest: float
     remark: str | None = None
     acceptance: float | None = None
+    pictures: LearnedPictures | None = None
 
 
 def calibrate(
@@ -120,6 +137,7 @@ def calibrate(
         deployment=target.name,
         remark=slower_than_fewer(cases),
         acceptance=acceptance,
+        pictures=_learned_pictures(cases, kept.pictures),
         furthest=max((exp(abs(median(values))) for values in gaps if values), default=1.0),
     )
 
@@ -132,6 +150,15 @@ def _middle_of(
         for key, numbers in values.items()
         if numbers and not np.isnan(numbers).any()
     }
+
+
+def _learned_pictures(cases: Sequence[Case], terms: PictureTerms | None) -> LearnedPictures | None:
+    """Say what was learned of pictures."""
+    if terms is None:
+        return None
+    shapes = [case.pictures.shapes for case in cases if case.pictures is not None]
+    sizes = dict.fromkeys(shape.size for of_case in shapes for shape in of_case)
+    return LearnedPictures(list(sizes), list(terms.learned))
 
 
 def _error(gaps: list[float]) -> float:
@@ -280,9 +307,12 @@ def _case(
     )
     inputs, outputs = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
     drafts, keep = cell.drafts, order[:MOST_REQUESTS]
-    texts = _texts(folder, number, ids[keep]) if is_pooled else None
+    plan = run_folder.read_plan(folder)
+    rows = np.array([plan.row(number, int(name.rpartition("-")[2])) for name in ids[keep]])
+    texts = _texts(folder, plan, rows) if is_pooled else None
     if texts is not None:
         outputs = np.ones_like(outputs)
+    pictures = _pictures(folder, plan, deployment, rows, inputs)
     try:
         fleet, policy = fit_fleet(
             deployment, inputs + outputs, drafts.acceptance if drafts else None
@@ -304,17 +334,53 @@ def _case(
         drafts=drafts,
         fleet=fleet,
         texts=texts,
+        pictures=pictures,
     )
 
 
-def _texts(folder: Path, number: int, ids: Sequence[str]) -> Inputs | None:
-    """Return the texts of requests for vectors or scores, by the requests' ids, as the model reads
+def _texts(folder: Path, plan: Plan, rows: Ints64) -> Inputs | None:
+    """Return the texts of requests for vectors or scores, by the plan's rows, as the model reads
     them."""
-    plan, target = run_folder.read_plan(folder), run_folder.read_info(folder).target
+    target = run_folder.read_info(folder).target
     if plan.inputs is None:
         return None
-    rows = [plan.row(number, int(name.rpartition("-")[2])) for name in ids]
-    texts = plan.inputs.take(np.array(rows))
+    texts = plan.inputs.take(rows)
     if target is not None and target.pairs:
         texts.pairs = target.overhead_tokens
     return texts
+
+
+def _pictures(
+    folder: Path, plan: Plan, deployment: Deployment, rows: Ints64, inputs: Ints64
+) -> Pictures | None:
+    """Return the pictures of the plan's rows, as the deployment counts them; None: there are none.
+    Raises InputError where nothing can be learned of them, or the server counted fewer `inputs`.
+    """
+    parts = parts_of(plan.workload)
+    if not parts:
+        return None
+    if plan.pictures is None or parts - {"image_url"}:
+        raise InputError(
+            f"{folder}: of parts of a data set ({', '.join(sorted(parts))}) the run does not keep"
+            " the sizes; calibrate on pictures of --images, or on text"
+        )
+    if (plan.pictures.group[rows] >= 0).any():
+        raise InputError(
+            f"{folder}: its pictures were shared (--image-groups), and came from caches; calibrate"
+            " on new ones"
+        )
+    if rules_of(deployment.worker).encoder(rules_of(deployment.worker).limits()) is None:
+        raise InputError(
+            f"{folder}: how {deployment.name} encodes pictures is not known; name a model with a"
+            " vision_config, in vllm, sglang or llama.cpp, with --deployment"
+        )
+    pictures = count_visual_tokens(plan, deployment, None).pictures
+    assert pictures is not None  # noqa: S101
+    pictures = pictures.take(rows)
+    planned = plan.input_tokens[rows].clip(0) + pictures.tokens()
+    if (inputs[: len(rows)] < _LEAST_COUNTED * planned).any():
+        raise InputError(
+            f"{folder}: prompts have fewer tokens than their pictures become; give what was"
+            " measured with --deployment"
+        )
+    return pictures

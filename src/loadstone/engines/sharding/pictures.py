@@ -26,6 +26,8 @@ class Encoder(msgspec.Struct, frozen=True):
     whole        a picture is not split over steps
     threads      that decode pictures' files, of each worker
     processors   that make a model's input of them, one request's at a time
+    kept         embeddings that stay in its cache for others who ask for the same picture
+    prepared     patches of prepared pictures that the host keeps, likewise
     """
 
     visual: Visual
@@ -36,6 +38,8 @@ class Encoder(msgspec.Struct, frozen=True):
     whole: bool = False
     threads: int = 1
     processors: int = 1
+    kept: int = 0
+    prepared: int = 0
 
     def cache_bytes(self, model: Model) -> float:
         """Return the bytes of a rank's cache of embeddings: tokens · hidden · (1 + deepstack)."""

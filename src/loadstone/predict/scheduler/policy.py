@@ -131,6 +131,8 @@ class EnginePolicy(Scheduling, frozen=True, kw_only=True, forbid_unknown_fields=
                              nor finds a free one, is not let in; None: no request has an adapter
     encoder_tokens           embeddings of pictures that a step makes at most, and that the cache of
                              embeddings holds; None: any number
+    encoder_kept             of these, how many stay for others who ask for the same picture, until
+                             their room is needed
     whole_pictures           a picture's tokens are computed in one step
     """
 
@@ -145,6 +147,7 @@ class EnginePolicy(Scheduling, frozen=True, kw_only=True, forbid_unknown_fields=
     tiers: Tiers | None = None
     adapters: AdapterSlots | None = None
     encoder_tokens: int | None = None
+    encoder_kept: int = 0
     whole_pictures: bool = False
 
     def __post_init__(self) -> None:
@@ -231,7 +234,11 @@ def _encoding(rules: EngineRules, limits: BatchLimits) -> dict[str, Any]:
     encoder = rules.encoder(limits)
     if encoder is None:
         return {}
-    return {"encoder_tokens": encoder.step_tokens, "whole_pictures": encoder.whole}
+    return {
+        "encoder_tokens": encoder.step_tokens,
+        "encoder_kept": encoder.kept,
+        "whole_pictures": encoder.whole,
+    }
 
 
 def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:

@@ -22,6 +22,8 @@ PyExecutor._executor_loop_pp and its inflight_req_ids. Each of vLLM's virtual en
 its part of the cache, RFC 11945: those are schedulers of their own.)
 """
 
+from collections import OrderedDict
+from collections.abc import Hashable
 from itertools import islice
 
 from loadstone.predict.scheduler.policy import EnginePolicy
@@ -70,7 +72,9 @@ class Scheduler(Preemption):
         self._passes = self._slots is None or self._slots.passes
         self._displaces = policy.priorities and policy.preempt_above is not None
         self._encoder_tokens = policy.encoder_tokens or 1 << 62
-        self._embeddings: dict[tuple[Sequence, int], Picture] = {}  # that its cache holds
+        self._embeddings: dict[Hashable, list[tuple[Sequence, Picture]]] = {}
+        """Whom its cache holds embeddings for, by the picture's name."""
+        self._kept: OrderedDict[Hashable, int] = OrderedDict()  # that nobody reads, oldest first
         self.encoded: list[Picture] = []  # by the step that was scheduled
         self._missed = 0  # of these, who came before the step with prompts that is under way
         self._looked = 0  # the tick at which that ended
@@ -406,14 +410,16 @@ class Scheduler(Preemption):
     def _unencoded(self, sequence: Sequence, new: int) -> list[Picture]:
         """List the pictures among the next tokens of a prompt that are not in the cache of
         embeddings."""
-        start, end = sequence.computed, sequence.computed + new
         return [
             picture
-            for picture in sequence.pictures
-            if picture.start < end
-            and picture.end > start
-            and (sequence, picture.start) not in self._embeddings
+            for picture in _pictures_among(sequence, new)
+            if picture.name not in self._embeddings and picture.name not in self._kept
         ]
+
+    @property
+    def _held(self) -> int:
+        """Count the embeddings of the cache that somebody reads."""
+        return sum(readers[0][1].embeddings for readers in self._embeddings.values())
 
     def _cut_for_pictures(self, sequence: Sequence, new: int) -> int:
         """Return how many of the next tokens of a prompt the step computes: up to a picture that
@@ -424,8 +430,7 @@ class Scheduler(Preemption):
             for picture in sequence.pictures:
                 if picture.start < end < picture.end and picture.end - picture.start < self._budget:
                     end = max(start, picture.start)
-        made = sum(picture.embeddings for picture in self.encoded)
-        held = sum(picture.embeddings for picture in self._embeddings.values())
+        made, held = sum(picture.embeddings for picture in self.encoded), self._held
         for picture in self._unencoded(sequence, end - start):
             made, held = made + picture.embeddings, held + picture.embeddings
             if max(made, held) > self._encoder_tokens:
@@ -433,19 +438,41 @@ class Scheduler(Preemption):
         return end - start
 
     def _encode(self, sequence: Sequence, new: int) -> None:
-        """Have the step encode the pictures among the next tokens of a prompt."""
-        for picture in self._unencoded(sequence, new):
-            self.encoded.append(picture)
-            self._embeddings[sequence, picture.start] = picture
+        """Have the step encode the pictures among the next tokens of a prompt, as far as their
+        embeddings are not there."""
+        self.encoded += self._unencoded(sequence, new)
+        for picture in _pictures_among(sequence, new):
+            self._kept.pop(picture.name, None)
+            self._embeddings.setdefault(picture.name, []).append((sequence, picture))
+        self._shrink_kept()
+
+    def _shrink_kept(self) -> None:
+        """Drop embeddings that nobody reads, the oldest first, where there is no room for them
+        (vLLM's EncoderCacheManager)."""
+        room = min(self.policy.encoder_kept, self._encoder_tokens - self._held)
+        while self._kept and sum(self._kept.values()) > room:
+            self._kept.popitem(last=False)
 
     def _release_embeddings(self) -> None:
-        """Free the embeddings that the steps so far have read."""
+        """Give back the embeddings that the steps so far have read."""
         self.encoded = []
-        self._embeddings = {
-            (sequence, start): picture
-            for (sequence, start), picture in self._embeddings.items()
-            if sequence in self.running and sequence.computed < picture.end
-        }
+        for name, readers in list(self._embeddings.items()):
+            left = [
+                (sequence, picture)
+                for sequence, picture in readers
+                if sequence in self.running and sequence.computed < picture.end
+            ]
+            self._embeddings[name] = left
+            if not left:
+                del self._embeddings[name]
+                self._kept[name] = readers[0][1].embeddings
+        self._shrink_kept()
+
+
+def _pictures_among(sequence: Sequence, new: int) -> list[Picture]:
+    """List the pictures among the next tokens of a prompt."""
+    start, end = sequence.computed, sequence.computed + new
+    return [one for one in sequence.pictures if one.start < end and one.end > start]
 
 
 def batches_of(policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> list[Scheduler]:

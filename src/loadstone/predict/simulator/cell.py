@@ -16,7 +16,12 @@ from loadstone.predict.simulator.engine import picture_times_of
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.gateway import Gateway
-from loadstone.predict.simulator.pictures import LaterArrivals, PreparedArrivals, PromptPictures
+from loadstone.predict.simulator.pictures import (
+    HostSeconds,
+    LaterArrivals,
+    PreparedArrivals,
+    PromptPictures,
+)
 from loadstone.predict.simulator.pipeline import complete, engines_of, next_s_of
 from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
@@ -202,10 +207,10 @@ def prepare(run: CellRun, client: SimulatedClient) -> tuple[Any, Callable[[Any],
 
     def pictures_of(index: int) -> tuple[Picture, ...]:
         row = requests.row(index)
-        return pictures.of(row, requests.input_tokens[row])
+        return pictures.of(index, row, requests.input_tokens[row])
 
-    def work_s(index: int) -> list[float]:
-        return [picture.prepare_s for picture in pictures_of(index)]
+    def work_s(index: int) -> list[HostSeconds]:
+        return pictures.prepare(pictures_of(index))
 
     encoder = pictures.times.encoder
     prepared = PreparedArrivals(client.arrivals, client.pop, work_s, encoder, pictures.workers)
@@ -244,7 +249,7 @@ def arrive(
     sequence.priority = requests.priority[row]
     sequence.adapter = requests.adapter[row]
     if run.pictures is not None and run.encoders is None:
-        sequence.pictures = run.pictures.of(row, sequence.prompt_tokens)
+        sequence.pictures = run.pictures.of(index, row, sequence.prompt_tokens)
         sequence.states = states = sum(picture.states for picture in sequence.pictures)
         sequence.prompt_tokens += states
         sequence.target += states

@@ -132,9 +132,7 @@ def _visual_tokens(plan: Plan, cell: int) -> Ints64:
     """Return the tokens of each request's own pictures, with what is around them."""
     pictures, rows = plan.pictures, plan.rows(cell)
     assert pictures is not None  # noqa: S101
-    of_cell = slice(rows.start, rows.stop)
-    each = np.array([(shape.tokens or 0) + shape.markers for shape in pictures.shapes])
-    return np.asarray(each[pictures.shape[of_cell]] * pictures.count[of_cell], np.int64)
+    return pictures.tokens()[rows.start : rows.stop]
 
 
 NEVER = math.inf

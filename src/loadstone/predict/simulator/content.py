@@ -10,6 +10,7 @@ from typing import NamedTuple
 from loadstone.core.plan import Blocks, Plan
 from loadstone.predict.scheduler.blocks import Segment
 from loadstone.predict.simulator.client import CellRequests
+from loadstone.predict.simulator.pictures import picture_names
 from loadstone.workload.block_tree import BlockTree
 from loadstone.workload.prompts import text_tokens
 
@@ -18,6 +19,8 @@ def shares(plan: Plan, cell: int) -> bool:
     """Tell whether any requests of a cell ask for the same tokens."""
     rows = plan.rows(cell)
     cell_rows = slice(rows.start, rows.stop)
+    if plan.pictures is not None and (plan.pictures.group[cell_rows] >= 0).any():
+        return True
     texts = plan.prompt[cell_rows]
     texts = texts[texts >= 0]
     return (
@@ -26,6 +29,9 @@ def shares(plan: Plan, cell: int) -> bool:
         or bool((plan.turn[cell_rows] > 0).any())
         or (len(texts) > 0 and (plan.cyclic(cell) or len(set(texts.tolist())) < len(texts)))
     )
+
+
+_Parts = list[tuple[Hashable, int]]
 
 
 class _Path(NamedTuple):
@@ -110,21 +116,40 @@ class Contents:
         """List (name, tokens) of what a turn adds; `answered`: a later turn has its answer too."""
         requests, plan = self._requests, self._plan
         row = requests.row(index)
+        before, _ = self._pictures(index)
+        own = self._own(index)
+        if requests.turn[row] <= 0:
+            yield from before
+            own -= sum(tokens for _, tokens in before)
         prefix = int(plan.prefix_tokens[self._start + row])
         if prefix:
             yield ("prefix", int(plan.prefix_group[self._start + row])), prefix
         answer = requests.output_tokens[row] if answered else 0
-        yield ("said", first), self._own(index) - prefix + answer
+        yield ("said", first), own - prefix + answer
+
+    def _pictures(self, index: int) -> tuple[_Parts, _Parts]:
+        """List (name, tokens) of a request's pictures before its text, and behind it."""
+        plan, place = self._plan, self._start + self._requests.row(index)
+        planned = None if plan.pictures is None else plan.pictures.of_row(place)
+        if planned is None:
+            return [], []
+        each = (planned.shape.tokens or 0) + planned.shape.markers
+        parts: _Parts = [(("picture", name), each) for name in picture_names(planned, index)]
+        return (parts, []) if planned.shape.place == "first" else ([], parts)
 
     def _alone(self, index: int) -> Iterator[tuple[Hashable, int]]:
         """List (name, tokens) of a request outside of sessions, as far as they are not its own."""
         requests, plan = self._requests, self._plan
         row = requests.row(index)
         place = self._start + row
+        before, behind = self._pictures(index)
+        yield from before
         if plan.prefix_tokens[place]:
             yield ("prefix", int(plan.prefix_group[place])), int(plan.prefix_tokens[place])
         if plan.prompt[place] >= 0:
-            yield ("text", int(plan.prompt[place])), requests.input_tokens[row]
+            pictured = sum(tokens for _, tokens in (*before, *behind))
+            yield ("text", int(plan.prompt[place])), requests.input_tokens[row] - pictured
+            yield from behind
 
     def _call(self, index: int, row: int) -> Iterator[tuple[Hashable, int]]:
         """List (name, tokens) of a request that brings its whole prompt: blocks, or messages and

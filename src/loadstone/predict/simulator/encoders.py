@@ -20,6 +20,7 @@ from loadstone.engines.handover import picture_bytes_per_s
 from loadstone.predict.simulator.engine import NEVER
 from loadstone.predict.simulator.pictures import LaterArrivals
 from loadstone.predict.step_time.pictures import Picture, PictureTimes, picture_times
+from loadstone.predict.step_time.profile import profile_of
 
 
 class EncoderPool(NamedTuple):
@@ -36,13 +37,15 @@ class EncoderPool(NamedTuple):
         return [self._replace(times=times) for times in self.times.draws(n, seed)]
 
 
-def encoder_pool(deployment: Deployment) -> EncoderPool | None:
-    """Return the workers of a deployment that encode; None: it has none. Raises InputError."""
+def encoder_pool(deployment: Deployment, profile: str | None = None) -> EncoderPool | None:
+    """Return the workers of a deployment that encode, by the `profile`; None: it has none. Raises
+    InputError."""
     pool = deployment.encoders
     if pool is None:
         return None
     rules, model = rules_of(pool.worker), pool.worker.model
-    times, encoding = picture_times(rules), rules.encoding
+    terms = profile_of(pool.worker, profile).pictures
+    times, encoding = picture_times(rules, terms), rules.encoding
     if times is None or encoding is None:
         raise InputError(f"{deployment.name}: how long its encoders take is not known")
     numbers = model.hidden * (1 + times.encoder.tower.deepstack)

@@ -122,7 +122,7 @@ def fleet_of(
     None: the one that is shipped for it (`published`: see profile_of()). `offline`: as their own
     interfaces answer batches, without server and client. Of pools: those that decode, with those
     that prefill. Raises InputError where these cannot hand caches over."""
-    rules, encoders = handover_of(deployment), encoder_pool(deployment)
+    rules, encoders = handover_of(deployment), encoder_pool(deployment, profile)
     made = [
         worker_fleet(
             pool.worker if encoders is None else language_worker(pool.worker),

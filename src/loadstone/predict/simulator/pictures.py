@@ -1,16 +1,23 @@
 """Pictures of simulated requests: what each prompt holds, and their way over the host's threads."""
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from heapq import heappop, heappush, heapreplace
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadstone.core.errors import InputError
-from loadstone.core.pictures import FileSize
+from loadstone.core.pictures import FileSize, PlannedPictures
 from loadstone.core.plan import Plan
 from loadstone.engines.sharding.pictures import Encoder
 from loadstone.predict.step_time.pictures import DECODING, Picture, PictureTimes
+
+
+class HostSeconds(NamedTuple):
+    """Holds the seconds of a picture on a thread that decodes it, and on a processor."""
+
+    decode: float
+    process: float
 
 
 class PromptPictures:
@@ -27,9 +34,12 @@ class PromptPictures:
         self.times, self.workers = times, workers
         self._plan, self._first = plan, plan.rows(cell).start
         self._kept: dict[FileSize, Picture] = {}
+        self._prepared: OrderedDict[Hashable, int] = OrderedDict()
+        self._patches = 0
 
-    def of(self, row: int, prompt_tokens: int) -> tuple[Picture, ...]:
-        """Return those of a cell's row, whose prompt has so many tokens with all turns before."""
+    def of(self, index: int, row: int, prompt_tokens: int) -> tuple[Picture, ...]:
+        """Return those of a request of a cell's row, whose prompt has so many tokens with all turns
+        before."""
         assert self._plan.pictures is not None  # noqa: S101
         planned = self._plan.pictures.of_row(self._first + row)
         if planned is None:
@@ -43,15 +53,45 @@ class PromptPictures:
         if shape.place == "first":
             begin -= own
         starts = accumulate(tokens[:-1], initial=begin)
+        item = int(self._plan.prompt[self._first + row])
+        names = picture_names(planned, index, item)
         return tuple(
-            picture._replace(start=start, end=start + picture.end)
-            for picture, start in zip(pictures, starts, strict=True)
+            picture._replace(start=start, end=start + picture.end, name=name)
+            for picture, start, name in zip(pictures, starts, names, strict=True)
         )
 
     def _find(self, file: FileSize) -> Picture:
         if file not in self._kept:
             self._kept[file] = self.times.picture(file.width, file.height)
         return self._kept[file]
+
+    def prepare(self, pictures: tuple[Picture, ...]) -> list[HostSeconds]:
+        """Return what each takes of the host, which keeps what it prepared, the least recently used
+        going first; files are decoded all the same."""
+        found, room = [], self.times.encoder.prepared
+        for picture in pictures:
+            is_there = picture.name in self._prepared
+            rest = 0.0 if is_there else 1 - DECODING
+            found.append(HostSeconds(DECODING * picture.prepare_s, rest * picture.prepare_s))
+            if is_there:
+                self._prepared.move_to_end(picture.name)
+            elif picture.patches <= room:
+                self._prepared[picture.name] = picture.patches
+                self._patches += picture.patches
+            while self._patches > room:
+                self._patches -= self._prepared.popitem(last=False)[1]
+        return found
+
+
+def picture_names(planned: PlannedPictures, index: int, item: int = -1) -> list[Hashable]:
+    """Return what each picture of a request is known by: those of a group are the same, and those
+    of an item of a data set."""
+    whose: Hashable = ("new", index)
+    if planned.group is not None:
+        whose = planned.group, planned.number
+    elif planned.shape.files and item >= 0:
+        whose = ("item", item)
+    return [(whose, place) for place in range(planned.images)]
 
 
 class LaterArrivals:
@@ -77,7 +117,7 @@ class PreparedArrivals(LaterArrivals):
         self,
         arrivals: list[tuple[float, int]] | deque[tuple[float, int]],
         pop: Callable[[Any], tuple[float, int]],
-        work_s: Callable[[int], list[float]],
+        work_s: Callable[[int], list[HostSeconds]],
         encoder: Encoder,
         workers: int,
     ) -> None:
@@ -93,8 +133,9 @@ class PreparedArrivals(LaterArrivals):
             at_s, index = self._pop(arrivals)
             over_s, works = at_s, self._work_s(index)
             if works:
-                decoded = [_occupy(self._threads, at_s, DECODING * each) for each in works]
-                over_s = _occupy(self._processors, max(decoded), (1 - DECODING) * sum(works))
+                decoded = [_occupy(self._threads, at_s, work.decode) for work in works]
+                process_s = sum(work.process for work in works)
+                over_s = _occupy(self._processors, max(decoded), process_s)
             heappush(ready, (over_s, index))
         return bool(ready)
 

@@ -16,7 +16,7 @@ plans   the same vectors of several deployments together (recommend)
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple, cast
@@ -46,7 +46,7 @@ from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.adapters import adapter_shares
 from loadstone.predict.step_time.coefficients import slopes_of
 from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
-from loadstone.predict.step_time.pictures import picture_shares
+from loadstone.predict.step_time.pictures import TERMS, picture_shares
 from loadstone.predict.step_time.profile import Quantity, is_own, remaining
 
 QUANTITIES: tuple[Quantity, Quantity] = ("ttft", "tpot")
@@ -314,8 +314,15 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
         causes["the assumed acceptance of drafts"] = np.diag([0.0, acceptance_spread(policy) ** 2])
     model = cast(StepModel, fleet.model)
     if model.adapters is not None:
-        slopes = _adapter_slopes(fleet, *observe_batch(run, fleet))
-        causes["the times of LoRA adapters"] = np.outer(slopes, slopes) * model.adapters.spread**2
+        adapters = model.adapters
+        by = _moved_slopes(
+            fleet,
+            lambda factor: model.with_adapters(adapters.at(factor)),
+            *observe_batch(run, fleet),
+        )
+        causes["the times of LoRA adapters"] = np.outer(by, by) * model.adapters.spread**2
+    if run.pictures is not None:
+        causes["the times of pictures"] = _picture_error(fleet, slopes, *observe_batch(run, fleet))
     if run.requests.sequences:  # of one time, there is one error
         causes = {cause: np.full((2, 2), value[0, 0]) for cause, value in causes.items()}
     return {cause: margins.wider**2 * covariance for cause, covariance in causes.items()}
@@ -350,15 +357,36 @@ def fleet_slopes(fleet: Fleet, decoding: float, lengths: Lengths) -> Floats:
     return np.stack([first[0], predict_slopes(model, policy, ranks, decoding, answers_alone)[1]])
 
 
-def _adapter_slopes(fleet: Fleet, decoding: float, lengths: Lengths) -> Floats:
-    """Return d ln (TTFT, TPOT) / d ln of the times that adapters add."""
-    model, logs = cast(StepModel, fleet.model), []
-    assert model.adapters is not None  # noqa: S101
-    for factor in (0.9, 1.1):
-        moved = model.with_adapters(model.adapters.at(factor))
-        state = steady_state(moved, fleet.policy, 1, decoding, lengths)
-        logs.append(np.log(np.array([state.base_s, state.tpot_s])))
-    return np.asarray(np.nan_to_num((logs[1] - logs[0]) / math.log(1.1 / 0.9)))
+def _moved_slopes(
+    fleet: Fleet, moved: Callable[[float], StepModel], decoding: float, lengths: Lengths
+) -> Floats:
+    """Return d ln (TTFT, TPOT) / d ln of what `moved` multiplies in a fleet's model."""
+    states = (
+        steady_state(moved(factor), fleet.policy, 1, decoding, lengths) for factor in (0.9, 1.1)
+    )
+    low, high = (np.log([state.base_s, state.tpot_s]) for state in states)
+    return np.asarray(np.nan_to_num((high - low) / math.log(1.1 / 0.9)))
+
+
+def _picture_error(fleet: Fleet, slopes: Floats, decoding: float, lengths: Lengths) -> Floats:
+    """Return the covariance that the times of pictures add to that of coefficients with these
+    slopes; of pools TTFT's alone, for those that decode see no picture."""
+    prompts = fleet if fleet.prefill is None else fleet.prefill.fleet
+    model = cast(StepModel, prompts.model)
+    times = model.pictures
+    assert times is not None  # noqa: S101
+
+    def slopes_of_term(axis: Floats) -> Floats:
+        def moved(factor: float) -> StepModel:
+            return model.with_pictures(times.at(math.log(factor) * axis))
+
+        return _moved_slopes(prompts, moved, decoding, lengths)
+
+    rows = [slopes_of_term(axis) for axis in np.identity(len(TERMS))]
+    by = np.array(rows).T * [[1.0], [fleet is prompts]]
+    shared = by @ np.array(times.terms.shared or np.zeros((len(TERMS), slopes.shape[1])))
+    cross = shared @ slopes.T
+    return np.asarray(by @ np.array(times.terms.covariance) @ by.T + cross + cross.T)
 
 
 def acceptance_spread(policy: EnginePolicy) -> float:

@@ -11,62 +11,112 @@ of each. a and b lie between what decoding and a processor took of one slow core
 1920x1080 pixels, and the 167 ms that are left of a first token of Qwen2.5-VL-7B on an H100;
 decoding is 13 to 29 % of both. vLLM's renderer has one worker for each API server (0.32:
 renderer_num_workers), SGLang's tokenizer manager one (0.5.23; before, it blocked its event loop);
-both decode files on several threads. Of
-other machines there are no such measurements: all is guessed within a factor of two.
+both decode files on several threads. Of other machines there are no such measurements: all is
+guessed within a factor of two, on a processor of ten, until `loadstone calibrate` learns it.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from loadstone.core.plan import Plan
+from loadstone.core.vectors import Floats
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.pictures import Encoder
+from loadstone.predict.step_time.boards import architecture_of
+from loadstone.predict.step_time.coefficients import PROCESSOR
 
-FIXED_S, SHARE = 9.6e-3, 0.58
-PICTURE_S, PIXEL_S = 3e-3, 50e-9
+TERMS = {
+    "picture_s": "the host's time for each picture",
+    "pixel_s": "the host's time for each pixel",
+    "fixed_s": "the fixed part of a step that encodes",
+    "peaks": "the encoder's time for each FLOP",
+}
+"""Terms of pictures that are learned. peaks: how many times as long as at the peak (1/x)."""
 DECODING = 0.3
-_SPREAD = math.log(2) / 1.2816
-"""In ln: the 80 % interval is from half to twice as long."""
+_GUESS, _FACTOR = (3e-3, 50e-9, 9.6e-3, 1 / 0.58), 2.0
+"""On a GPU; the ends of the 80 % interval are so many times away."""
+_OF_PROCESSOR, _PROCESSOR_FACTOR = (2e-3, 30e-9, 1e-3, 4.0), 10.0
+"""The same on a processor: the host's work is what one slow core took, and no kernel is launched
+[G]."""
+
+
+class PictureTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds TERMS as logarithms, in their order; their covariance; and, where they were learned
+    with a profile's coefficients, their covariance with these. `learned`: the names of those that
+    the measurements tell; `limits`: by how much each can be larger at most, in ln, as the
+    measurements hold all of them together."""
+
+    logarithms: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    shared: tuple[tuple[float, ...], ...] = ()
+    learned: tuple[str, ...] = ()
+    limits: tuple[float, ...] = ()
+
+    def draws(self, n: int, seed: int, moved: Floats | None, known: Floats | None) -> Floats:
+        """Draw by how much terms are off, in ln, where the coefficients, of the covariance `known`,
+        are `moved` by so much, draws × coefficients."""
+        rest, drawn = np.array(self.covariance), np.zeros((n, len(self.covariance)))
+        if self.shared and moved is not None and known is not None:
+            follows = np.linalg.solve(known, np.array(self.shared).T)
+            rest, drawn = rest - np.array(self.shared) @ follows, moved @ follows
+        spread, axes = np.linalg.eigh(rest)
+        normal = np.random.default_rng([seed, 2]).standard_normal(drawn.shape)
+        drawn = drawn + normal * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
+        return np.asarray(np.minimum(drawn, self.limits or math.inf), np.float64)
+
+
+def guess_terms(*, of_processor: bool) -> PictureTerms:
+    """Return what is believed before a measurement: on a GPU all terms are as much off as one of
+    them."""
+    terms, factor = (_OF_PROCESSOR, _PROCESSOR_FACTOR) if of_processor else (_GUESS, _FACTOR)
+    spread = math.log(factor) / 1.2816
+    alike = np.identity(len(terms)) if of_processor else np.ones((len(terms),) * 2)
+    covariance = tuple(map(tuple, (spread**2 * alike).tolist()))
+    return PictureTerms(tuple(map(math.log, terms)), covariance)
 
 
 class Picture(NamedTuple):
     """Holds one picture of a prompt.
 
     start, end   its tokens' places in the prompt
-    embeddings   that the tower makes
+    embeddings   that the tower makes of so many patches
     flops        that it takes for them; prepare_s: seconds on a thread of the host
     states       that the cache keeps for layers of cross attention, before the prompt's tokens
+    name         the same for the same picture
     """
 
     start: int
     end: int
     embeddings: int
+    patches: int
     flops: float
     prepare_s: float
     states: int = 0
+    name: Hashable = None
 
 
 class PictureTimes(NamedTuple):
     """Seconds of pictures.
 
     ranks        that encode, each a part of a picture, or with `dealt` pictures of its own
-    spread       in ln; guessed: of which machine there is no measurement
+    guessed      of which machine there is no measurement; terms: that they are made of
     state_flops  of a state's keys and values for cross attention
     unread       share of the layers that see no states
     """
 
     encoder: Encoder
-    fixed_s: float
-    flop_s: float
     picture_s: float
     pixel_s: float
+    fixed_s: float
+    flop_s: float
     ranks: int
-    spread: float
     guessed: str
+    terms: PictureTerms
     state_flops: float = 0.0
     unread: float = 0.0
 
@@ -76,8 +126,8 @@ class PictureTimes(NamedTuple):
         counted = visual.count(width, height)
         prepare_s = self.picture_s + self.pixel_s * width * height
         flops = (visual.flops(counted) or 0.0) + counted.cross * self.state_flops
-        end = start + counted.tokens
-        return Picture(start, end, counted.seen, flops, prepare_s, counted.cross)
+        end, patches = start + counted.tokens, counted.patches
+        return Picture(start, end, counted.seen, patches, flops, prepare_s, counted.cross)
 
     def encode_s(self, pictures: Iterable[Picture]) -> float:
         """Return what a step takes longer that encodes these."""
@@ -89,32 +139,37 @@ class PictureTimes(NamedTuple):
             return self.fixed_s + self.flop_s * sum(flops[:: self.ranks])
         return self.fixed_s + self.flop_s * sum(flops) / self.ranks
 
-    def draws(self, n: int, seed: int) -> list["PictureTimes"]:
-        """Return the times, drawn from what is known of them."""
-        seen = np.random.default_rng([seed, 2]).standard_normal(n)
-        return [self.at(factor) for factor in np.exp(self.spread * seen).tolist()]
+    def draws(
+        self, n: int, seed: int, moved: Floats | None = None, known: Floats | None = None
+    ) -> list["PictureTimes"]:
+        """Return the times, drawn from what is known of them, as PictureTerms has it."""
+        return [self.at(steps) for steps in self.terms.draws(n, seed, moved, known)]
 
-    def at(self, factor: float) -> "PictureTimes":
-        """Return the times, so many times as long."""
+    def at(self, steps: Sequence[float] | Floats) -> "PictureTimes":
+        """Return the times with TERMS that are larger by so much, in ln."""
+        picture, pixel, fixed, flop = map(math.exp, steps)
         return self._replace(
-            fixed_s=factor * self.fixed_s,
-            flop_s=factor * self.flop_s,
-            picture_s=factor * self.picture_s,
-            pixel_s=factor * self.pixel_s,
+            picture_s=picture * self.picture_s,
+            pixel_s=pixel * self.pixel_s,
+            fixed_s=fixed * self.fixed_s,
+            flop_s=flop * self.flop_s,
         )
 
 
-def picture_times(rules: EngineRules) -> PictureTimes | None:
-    """Return the times of a deployment's pictures; None: it takes none, or too little is known."""
+def picture_times(rules: EngineRules, terms: PictureTerms | None = None) -> PictureTimes | None:
+    """Return the times of a deployment's pictures, by these terms or as they are guessed; None: it
+    takes none, or too little is known."""
     worker = rules.worker
+    terms = terms or guess_terms(of_processor=architecture_of(worker.gpu) == PROCESSOR)
     encoder = rules.encoder(rules.limits()) if rules.sized else None
-    peaks = worker.gpu.flops_per_s
-    peak = peaks.get("bf16") or max(peaks.values(), default=0.0)
+    gpu_peaks = worker.gpu.flops_per_s
+    peak = gpu_peaks.get("bf16") or max(gpu_peaks.values(), default=0.0)
     if encoder is None or not peak:
         return None
-    flop_s = 1 / (SHARE * peak)
-    guessed = f"{worker.engine} on {worker.gpu.name}"
-    times = PictureTimes(encoder, FIXED_S, flop_s, PICTURE_S, PIXEL_S, worker.tp, _SPREAD, guessed)
+    picture_s, pixel_s, fixed_s, peaks = map(math.exp, terms.logarithms)
+    guessed = "" if terms.learned else f"{worker.engine} on {worker.gpu.name}"
+    flop_s = peaks / peak
+    times = PictureTimes(encoder, picture_s, pixel_s, fixed_s, flop_s, worker.tp, guessed, terms)
     cross, model = worker.model.cross, worker.model
     if cross is None:
         return times

@@ -50,6 +50,7 @@ from loadstone.predict.step_time.coefficients import (
     SPREAD,
 )
 from loadstone.predict.step_time.coverage import Uncovered, uncovered, widening
+from loadstone.predict.step_time.pictures import PictureTerms
 
 Quantity = Literal["ttft", "tpot", "throughput"]
 """What is predicted of a point, and scored."""
@@ -90,6 +91,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model
     (boards.shapes_of), the family that its rows are held out with. `acceptance`: of guessed tokens,
     as measured engines counted it. `power`: by GPU, gaps of measured watts (power.gap_of()).
+    `pictures`: what was learned of these; None: nothing.
     """
 
     name: str
@@ -108,12 +110,22 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family_shares: dict[str, tuple[float, ...]] = {}
     acceptance: float | None = None
     power: dict[str, list[float]] = {}
+    pictures: PictureTerms | None = None
     schema: int = 1
 
     def values(self, without: str | None = None) -> Floats:
         """The coefficients; `without` a model family: as fitted without it, where it was in the
         fit."""
         return np.exp(self.held_out.get(without or "", self.logarithms))
+
+    def joint_covariance(self) -> Floats:
+        """Return the covariance of the coefficients and, behind them, of the terms of pictures that
+        it has."""
+        own, terms = np.array(self.covariance), self.pictures
+        if terms is None:
+            return own
+        shared = np.array(terms.shared or np.zeros((len(terms.logarithms), len(own))))
+        return np.block([[own, shared.T], [shared, np.array(terms.covariance)]])
 
     def rows_without(self, family: str) -> int:
         """Count the measurements behind it that are not of a model family."""
@@ -329,11 +341,14 @@ def spreads(
     """Return standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s
     from remaining().
 
-    `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is
+    `slopes`: d ln(predicted)/d ln(coefficient), a row for each point, behind them those of the
+    terms of pictures where the profile has some. An 80 % interval is
     exp(±Z80·that), of scores and of what a calibration gains; that of a simulation has the same C
     and s, and draws in place of slopes.
     """
-    variance = np.einsum("ij,jk,ik->i", slopes, np.array(profile.covariance), slopes)
+    count = slopes.shape[1]
+    covariance = profile.joint_covariance()[:count, :count]
+    variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
     return np.asarray(np.sqrt(variance + remaining(profile, source).get(quantity, 0.3) ** 2))
 
 

@@ -29,7 +29,7 @@ from loadstone.predict.step_time.formulas import (
     window_pairs,
 )
 from loadstone.predict.step_time.operators import Work, idealise, repeat, scale_floors
-from loadstone.predict.step_time.pictures import picture_times
+from loadstone.predict.step_time.pictures import PictureTimes, picture_times
 from loadstone.predict.step_time.profile import Profile, profile_of
 from loadstone.predict.step_time.work import work_of
 
@@ -95,7 +95,7 @@ class StepModel:
         if drafting is not None and drafter is None:
             self._drafter = StepModel(drafting, profile, values=self.values)
         self.adapters = adapter_times(rules)
-        self.pictures = picture_times(rules)
+        self.pictures = picture_times(rules, None if profile is None else profile.pictures)
         self._tables()
 
     def _tables(self) -> None:
@@ -267,11 +267,14 @@ class StepModel:
 
     def draws(self, n: int, seed: int) -> list[StepModel]:
         """Return the deployment with coefficients drawn from the profile's uncertainty."""
-        drawn = [self.at(values) for values in self.profile.draws(n, seed)]
+        profile, times = self.profile, self.adapters
+        values = profile.draws(n, seed)
+        drawn = [self.at(coefficients) for coefficients in values]
         if self.pictures is not None:
-            for model, pictures in zip(drawn, self.pictures.draws(n, seed), strict=True):
+            moved = np.log(values) - np.array(profile.logarithms)
+            made = self.pictures.draws(n, seed, moved, np.array(profile.covariance))
+            for model, pictures in zip(drawn, made, strict=True):
                 model.pictures = pictures
-        times = self.adapters
         if times is None:
             return drawn
         factors = np.exp(times.spread * np.random.default_rng([seed, 1]).standard_normal(n))
@@ -294,6 +297,12 @@ class StepModel:
         changed.adapters = times
         return changed
 
+    def with_pictures(self, times: PictureTimes | None) -> StepModel:
+        """Return the model with other times of pictures."""
+        changed = copy(self)
+        changed.pictures = times
+        return changed
+
     def _with(self, values: Floats, work: Work) -> StepModel:
         model = StepModel(
             self.deployment,
@@ -303,8 +312,7 @@ class StepModel:
             work=work,
             offline=self.offline,
         )
-        model.pictures = self.pictures
-        return model.with_adapters(self.adapters)
+        return model.with_pictures(self.pictures).with_adapters(self.adapters)
 
     def light(self) -> StepModel:
         """Return the model at the speed of light: all efficiencies 1, all overheads 0."""
