@@ -184,14 +184,17 @@ def test_what_says_nothing_of_pictures_is_refused(
         {"type": "image_url", "image_url": {"url": picture}},
         {"type": "text", "text": "what is this"},
     ]
-    items = tmp_path / "items.jsonl"
-    items.write_text(lines({"messages": [{"role": "user", "content": parts}]}))
+    video = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+    items, videos = tmp_path / "items.jsonl", tmp_path / "videos.jsonl"
+    for file, content in ((items, parts), (videos, [video, parts[1]])):
+        file.write_text(lines({"messages": [{"role": "user", "content": content}]}))
     few = "--output 8 --warmup 0 --concurrency 1 --requests 3 --endpoint chat"
     sized = f"{few} --input {TEXT} --images 1 --image-size 64x64 --image-format png"
     text = f"{few} --input {TEXT}"
     wrong = {
-        "shared": (seeing, f"{sized} --image-groups 1", QWEN, "--image-groups"),
-        "data set": (seeing, f"{few} --dataset {items}", QWEN, "image_url"),
+        "shared": (seeing, f"{sized} --image-groups 1", QWEN, "came again"),
+        "data set": (seeing, f"{few} --dataset {items}", QWEN, "came again"),
+        "video": (seeing, f"{few} --dataset {videos}", QWEN, "video_url"),
         "dropped": (timing, sized, QWEN, "fewer tokens than their pictures"),
         "no tower": (seeing, sized, "llama-3.1-8b@1xh100", "name a model with a vision_config"),
     }

@@ -361,13 +361,15 @@ def _pictures(
         return None
     if plan.pictures is None or parts - {"image_url"}:
         raise InputError(
-            f"{folder}: of parts of a data set ({', '.join(sorted(parts))}) the run does not keep"
-            " the sizes; calibrate on pictures of --images, or on text"
+            f"{folder}: what parts of a data set ({', '.join(sorted(parts))}) take is not learned;"
+            " calibrate on pictures, or on text"
         )
-    if (plan.pictures.group[rows] >= 0).any():
+    items = plan.prompt[rows]
+    items = items[items >= 0]
+    if (plan.pictures.group[rows] >= 0).any() or len(set(items.tolist())) < len(items):
         raise InputError(
-            f"{folder}: its pictures were shared (--image-groups), and came from caches; calibrate"
-            " on new ones"
+            f"{folder}: its pictures came again (--image-groups, or a data set's), and from caches;"
+            " calibrate on new ones"
         )
     if rules_of(deployment.worker).encoder(rules_of(deployment.worker).limits()) is None:
         raise InputError(
