@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.pictures import PictureShape
 from loadstone.core.plan import Plan
 from loadstone.measure.wire.wire import find_wire
+from loadstone.runs.pictures import count_visual_tokens
 from loadstone.workload.options import Options
 from loadstone.workload.picture_files import read_picture
 from loadstone.workload.pictures import PictureWriter, draw_pixels, encode
@@ -83,6 +85,68 @@ def test_classes_have_pictures_of_their_own() -> None:
         for request in plan
     }
     assert seen == {(0, None), (1, (2, "640x480")), (2, (1, "64x48"))}
+
+
+def asking(folder: Path, name: str, *prompts: list[bytes]) -> Path:
+    """Write a data set whose prompts have these files."""
+    rows = []
+    for files in prompts:
+        urls = [f"data:image/png;base64,{base64.b64encode(file).decode()}" for file in files]
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        words = {"type": "text", "text": "what is this"}
+        rows.append({"messages": [{"role": "user", "content": [words, *parts]}]})
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_classes_have_pictures_of_their_own_data_sets(tmp_path: Path) -> None:
+    small, large = (
+        encode(draw_pixels("k", side, side, "solid"), PictureShape(side, side, format="png"))
+        for side in (32, 64)
+    )
+    first = asking(tmp_path, "first", [small], [small, large])
+    second = asking(tmp_path, "second", [large], [])
+    classes = [f"{path.stem},share=0.5,output=4,dataset={path}" for path in (first, second)]
+    plan = plan_of(Options.read(rate="10", requests="40", classes=classes))
+    seen = {
+        (
+            request.traffic_class,
+            request.pictures and (request.pictures.images, request.pictures.shape.size),
+        )
+        for request in plan
+    }
+    assert seen == {(0, (1, "32x32")), (0, (2, "32x32 and 64x64")), (1, (1, "64x64")), (1, None)}
+    run_folder.write_plan(tmp_path / "plan.parquet", plan)
+    assert run_folder.read_plan(tmp_path / "plan.parquet").plan_id == plan.plan_id
+    with pytest.raises(InputError, match="pictures of their own"):
+        plan_of(Options.read(rate="10", dataset=str(first), output="4", images="1"))
+
+
+PIXTRAL = {
+    "model_type": "llava",
+    "text_config": {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 512,
+        "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 16384,
+    },
+    "vision_config": {
+        "model_type": "pixtral", "hidden_size": 64, "intermediate_size": 128, "patch_size": 16,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 1024,
+    },
+}  # fmt: skip
+
+
+def test_a_picture_is_turned_as_the_engine_does(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PIXTRAL))
+    path = asking(tmp_path, "turned", [file_of("JPEG", (640, 320), exif=camera(6))])
+    plan = plan_of(Options.read(rate="10", requests="4", dataset=str(path), output="4"))
+    tokens = {}
+    for engine in ("vllm", "sglang"):
+        deployment = parse_deployment(f"{tmp_path}@1xh200/engine={engine}")
+        pictures = count_visual_tokens(plan, deployment, None).pictures
+        assert pictures is not None
+        tokens[engine] = pictures.shapes[0].tokens
+    assert tokens == {"vllm": 40 * 21, "sglang": 20 * 41}
 
 
 @pytest.mark.parametrize(
