@@ -325,8 +325,8 @@ def _describe(
     for change in found:
         steps = change.runs[1] - 1 if change.kind == "drift" else None
         compared = [
-            _compare(name, (float(earlier), float(later)), float(p), steps)
-            for name, earlier, later, p in zip(series.metrics, *change.ends, change.p, strict=True)
+            _compare(name, (float(earlier), float(latest)), float(p), steps)
+            for name, earlier, latest, p in zip(series.metrics, *change.ends, change.p, strict=True)
             if p <= level
         ]
         changed = [metric for metric in compared if metric is not None]

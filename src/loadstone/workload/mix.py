@@ -194,8 +194,8 @@ class Mix(Workload):
         blocks: list[tuple[str, Ints64, Blocks]] = []
         prompt = rows["prompt"].copy()
         has_chat, has_exact = False, True
-        none, group = np.zeros(len(prompt), np.int32), np.full(len(prompt), -1, np.int32)
-        pictures = Pictures((), none, none.astype(np.uint8), group)
+        zeros, group = np.zeros(len(prompt), np.int32), np.full(len(prompt), -1, np.int32)
+        pictures = Pictures((), zeros, zeros.astype(np.uint8), group)
         for number, part in enumerate(self.parts):
             chosen = rows["traffic_class"] == number
             of_class = {name: column[chosen] for name, column in rows.items()}
@@ -209,12 +209,12 @@ class Mix(Workload):
                 blocks.append((source, np.flatnonzero(chosen), contents["blocks"]))
             has_chat |= contents.get("chat", False)
             has_exact &= contents.get("exact_output", True)
-            own: Pictures | None = contents.get("pictures")
-            if own is not None:
-                pictures.shape[chosen] = own.shape + len(pictures.shapes)
-                pictures.count[chosen] = own.count
-                group[chosen] = np.where(own.group < 0, -1, own.group + number * _GROUPS)
-                pictures.shapes += own.shapes
+            shown: Pictures | None = contents.get("pictures")
+            if shown is not None:
+                pictures.shape[chosen] = shown.shape + len(pictures.shapes)
+                pictures.count[chosen] = shown.count
+                group[chosen] = np.where(shown.group < 0, -1, shown.group + number * _GROUPS)
+                pictures.shapes += shown.shapes
         return {
             "pictures": pictures if pictures.shapes else None,
             "prompt": prompt.astype(np.int32),

@@ -22,15 +22,13 @@ PyExecutor._executor_loop_pp and its inflight_req_ids. Each of vLLM's virtual en
 its part of the cache, RFC 11945: those are schedulers of their own.)
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable
 from itertools import islice
 
+from loadstone.predict.scheduler.encoder_cache import EncoderCache
 from loadstone.predict.scheduler.policy import EnginePolicy
 from loadstone.predict.scheduler.preemption import Preemption
 from loadstone.predict.scheduler.running import NO_CHUNKS, Pool
 from loadstone.predict.scheduler.sequence import Sequence
-from loadstone.predict.step_time.pictures import Picture
 
 
 class Scheduler(Preemption):
@@ -71,11 +69,7 @@ class Scheduler(Preemption):
         self._decode_tokens = policy.decode_tokens
         self._passes = self._slots is None or self._slots.passes
         self._displaces = policy.priorities and policy.preempt_above is not None
-        self._encoder_tokens = policy.encoder_tokens or 1 << 62
-        self._embeddings: dict[Hashable, list[tuple[Sequence, Picture]]] = {}
-        """Whom its cache holds embeddings for, by the picture's name."""
-        self._kept: OrderedDict[Hashable, int] = OrderedDict()  # that nobody reads, oldest first
-        self.encoded: list[Picture] = []  # by the step that was scheduled
+        self.encoder = EncoderCache(policy)
         self._missed = 0  # of these, who came before the step with prompts that is under way
         self._looked = 0  # the tick at which that ended
         self._gather = policy.gather_steps
@@ -113,8 +107,8 @@ class Scheduler(Preemption):
 
         `hold`: prompts have to wait, as there are decodes.
         """
-        if self.encoded or self._embeddings:
-            self._release_embeddings()
+        if self.encoder.is_used:
+            self.encoder.release(self.running)
         if not self.waiting and not self._prefilling and not self._tight:
             self.chunks = NO_CHUNKS
             self.decoding = decoding = self.decodes > 0
@@ -343,7 +337,7 @@ class Scheduler(Preemption):
             self._owed += sequence.output_tokens - sequence.emitted
             chunks.append((sequence, new, sequence.computed))
             if sequence.pictures:
-                self._encode(sequence, new)
+                self.encoder.encode(sequence, new)
             sequence.computed += new
             budget -= new
             if sequence.computed < sequence.target:
@@ -365,7 +359,7 @@ class Scheduler(Preemption):
                 # whole prompts: it waits for a step of its own, which is as long as it needs
                 return None
         if sequence.pictures and new:
-            return self._cut_for_pictures(sequence, new) or None
+            return self.encoder.cut(sequence, new) or None
         return new
 
     @property
@@ -391,7 +385,7 @@ class Scheduler(Preemption):
         for sequence in list(self._prefilling):
             new = min(sequence.target - sequence.computed, budget)
             if sequence.pictures and new > 0:
-                new = self._cut_for_pictures(sequence, new)
+                new = self.encoder.cut(sequence, new)
             if (
                 new <= 0
                 or sequence not in self.running
@@ -400,79 +394,12 @@ class Scheduler(Preemption):
                 continue
             self.chunks.append((sequence, new, sequence.computed))
             if sequence.pictures:
-                self._encode(sequence, new)
+                self.encoder.encode(sequence, new)
             sequence.computed += new
             budget -= new
             if sequence.computed == sequence.target:
                 self._prefilling.remove(sequence)
         return budget
-
-    def _unencoded(self, sequence: Sequence, new: int) -> list[Picture]:
-        """List the pictures among the next tokens of a prompt that are not in the cache of
-        embeddings."""
-        return [
-            picture
-            for picture in _pictures_among(sequence, new)
-            if picture.name not in self._embeddings and picture.name not in self._kept
-        ]
-
-    @property
-    def _held(self) -> int:
-        """Count the embeddings of the cache that somebody reads."""
-        return sum(readers[0][1].embeddings for readers in self._embeddings.values())
-
-    def _cut_for_pictures(self, sequence: Sequence, new: int) -> int:
-        """Return how many of the next tokens of a prompt the step computes: up to a picture that
-        its tower, or the cache of embeddings, has no room for (vLLM's
-        Scheduler._try_schedule_encoder_inputs)."""
-        start, end = sequence.computed, sequence.computed + new
-        if self.policy.whole_pictures and self._chunked:
-            for picture in sequence.pictures:
-                if picture.start < end < picture.end and picture.end - picture.start < self._budget:
-                    end = max(start, picture.start)
-        made, held = sum(picture.embeddings for picture in self.encoded), self._held
-        for picture in self._unencoded(sequence, end - start):
-            made, held = made + picture.embeddings, held + picture.embeddings
-            if max(made, held) > self._encoder_tokens:
-                return max(0, picture.start - start)
-        return end - start
-
-    def _encode(self, sequence: Sequence, new: int) -> None:
-        """Have the step encode the pictures among the next tokens of a prompt, as far as their
-        embeddings are not there."""
-        self.encoded += self._unencoded(sequence, new)
-        for picture in _pictures_among(sequence, new):
-            self._kept.pop(picture.name, None)
-            self._embeddings.setdefault(picture.name, []).append((sequence, picture))
-        self._shrink_kept()
-
-    def _shrink_kept(self) -> None:
-        """Drop embeddings that nobody reads, the oldest first, where there is no room for them
-        (vLLM's EncoderCacheManager)."""
-        room = min(self.policy.encoder_kept, self._encoder_tokens - self._held)
-        while self._kept and sum(self._kept.values()) > room:
-            self._kept.popitem(last=False)
-
-    def _release_embeddings(self) -> None:
-        """Give back the embeddings that the steps so far have read."""
-        self.encoded = []
-        for name, readers in list(self._embeddings.items()):
-            left = [
-                (sequence, picture)
-                for sequence, picture in readers
-                if sequence in self.running and sequence.computed < picture.end
-            ]
-            self._embeddings[name] = left
-            if not left:
-                del self._embeddings[name]
-                self._kept[name] = readers[0][1].embeddings
-        self._shrink_kept()
-
-
-def _pictures_among(sequence: Sequence, new: int) -> list[Picture]:
-    """List the pictures among the next tokens of a prompt."""
-    start, end = sequence.computed, sequence.computed + new
-    return [one for one in sequence.pictures if one.start < end and one.end > start]
 
 
 def batches_of(policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> list[Scheduler]:

@@ -264,7 +264,7 @@ class Replica:
     def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
         """Time what was scheduled, as `plan` does; `met_tokens` as step_s has them, for a group
         with prompts in its step."""
-        encoded = self.scheduler.encoded
+        encoded = self.scheduler.encoder.encoded
         if self.adapters is None and not encoded:
             return self._timed(steps, met_tokens)
         a, b, steps = self._timed(steps, met_tokens)
@@ -310,8 +310,8 @@ class Replica:
         """Return a chunk's tokens that pass through the model, and what these see: all that was
         done, of states what layers of cross attention do."""
         states = min(sequence.states, done + new)
-        before = min(states, done)
-        return new - (states - before), done - before + round((1 - self._unread) * states)
+        previous = min(states, done)
+        return new - (states - previous), done - previous + round((1 - self._unread) * states)
 
     def begin(self, a: float, b: float, steps: int) -> None:
         """Put the step, or the stretch, under way."""

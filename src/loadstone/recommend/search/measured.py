@@ -58,8 +58,8 @@ def read_measured(run: Path, *, force: bool) -> MeasuredRun:
         measured = case.point.ttft_s or math.nan, case.point.tpot_s or math.nan
         gaps.append((math.log(measured[0] / ttft_s), math.log(measured[1] / tpot_s)))
     graded = any(cell.graded is not None and cell.graded.undecided is None for cell in cells)
-    known = (arrays.drop_missing(column) for column in np.array(gaps).T)
-    middle = np.array([np.median(column) if len(column) else math.nan for column in known])
+    finite = (arrays.drop_missing(column) for column in np.array(gaps).T)
+    middle = np.array([np.median(column) if len(column) else math.nan for column in finite])
     return MeasuredRun(deployment.name, middle, graded, power=power_gaps([run]))
 
 

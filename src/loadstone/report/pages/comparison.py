@@ -98,9 +98,9 @@ def main_table(comparison: Comparison) -> Table:
     rows: list[list[str]] = []
     for cell in comparison.parts:
         load = f"· {cell.name}" if cell.name else f"{cell.load.kind} {cell.load.value:g}"
-        known = [row for row in cell.metrics if row.a is not None or row.b is not None]
-        streams = any(row.name.startswith("ttft") for row in known)
-        for row in known:
+        stated = [row for row in cell.metrics if row.a is not None or row.b is not None]
+        streams = any(row.name.startswith("ttft") for row in stated)
+        for row in stated:
             if row.name in (_MAIN if streams else _ENDS) or row.better:
                 rows.append([load, *show_metric(row)[:5], show_conclusion(row)])
                 load = ""
