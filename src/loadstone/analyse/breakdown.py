@@ -91,8 +91,8 @@ def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: L
     measured = columns["intended_s"].to_numpy()[np.array(pc.equal(columns["phase"], "measure"))]
     if load.is_closed or info.cells[cell].start_s is None:
         return float(measured.min()) if len(measured) else 0.0
-    rows = plan.rows(cell)
-    planned = plan.intended_s[rows.start : rows.stop][plan.phase[rows.start : rows.stop] == 1]
+    rows = plan.span(cell)
+    planned = plan.intended_s[rows][plan.phase[rows] == 1]
     # The plan's times count from the cell's start; a profile's first piece begins when the warm-up
     # is over.
     lead_s = WARMUP_S if plan.warmup_count(cell) else 0.0

@@ -64,7 +64,7 @@ def classes_of(
     overtakes = find_overtakes(rows, label, plan.classes)
     measured = rows["measured"]
     tokens = float(np.nansum(rows["tokens"][measured]))
-    planned_rows = slice(plan.rows(cell).start, plan.rows(cell).stop)
+    planned_rows = plan.span(cell)
     planned = plan.traffic_class[planned_rows][plan.phase[planned_rows] == 1]
     parts = [
         _class_part(

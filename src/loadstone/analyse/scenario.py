@@ -43,7 +43,7 @@ def _facts(
 ) -> Iterator[tuple[str, Any]]:
     """Yield what is known of a cell, by the names that rules have for it."""
     about, load, workload = info.cells[number], plan.cells[number], plan.workload
-    rows = slice(plan.rows(number).start, plan.rows(number).stop)
+    rows = plan.span(number)
     sessions = summary.sessions
     yield "format", str(workload.get("format") or workload.get("kind"))
     yield "streams", info.streams

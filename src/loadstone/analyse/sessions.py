@@ -36,7 +36,7 @@ def session_numbers(
     import pyarrow.compute as pc
 
     places = _places(scalars["request_id"])
-    turn = plan.turn[rows.start : rows.stop]
+    turn = plan.turn[plan.span(cell)]
     number = np.cumsum(turn <= 0) - 1
     sent, end = (np.full(len(rows), np.nan) for _ in range(2))
     done, failed = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
@@ -48,7 +48,7 @@ def session_numbers(
     done[rows_sent] = np.asarray(pc.is_in(status, value_set=_texts("ok", "short")))[planned]
     failed[rows_sent] = np.asarray(pc.is_in(status, value_set=_texts("error", "timeout")))[planned]
     begins = np.flatnonzero(turn <= 0)
-    measured = (plan.phase[rows.start : rows.stop][begins] == 1) & ~np.isnan(sent[begins])
+    measured = (plan.phase[plan.span(cell)][begins] == 1) & ~np.isnan(sent[begins])
     whole = np.logical_and.reduceat(done, begins) & measured
     broken = np.logical_or.reduceat(failed, begins) & measured
     spans, busy = time_tasks(turn, sent, end, whole)
@@ -88,12 +88,12 @@ def cacheable_shares(
     """
     if plan.graph.live or not plan.has_sessions:
         return {}
-    rows = plan.rows(cell)
-    sent = np.zeros(len(rows), bool)
+    turn, phase = plan.turn[plan.span(cell)], plan.phase[plan.span(cell)]
+    sent = np.zeros(len(turn), bool)
     places = _places(request_ids)
-    sent[places[places < len(rows)]] = True
-    measured = (plan.phase[rows.start : rows.stop] == 1) & sent
-    turn = plan.turn[rows.start : rows.stop][measured]
+    sent[places[places < len(turn)]] = True
+    measured = (phase == 1) & sent
+    turn = turn[measured]
     template = target.overhead_tokens if target is not None else 0
     shared = promised_tokens(plan, cell)[measured]
     shared += template * (shared > 0)

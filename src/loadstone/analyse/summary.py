@@ -305,9 +305,9 @@ def _measure(cell: _Cell, events: EventReader) -> CellNumbers:
 def _add_shared(metrics: Metrics, cell: _Cell) -> None:
     """Add what the plan shares between prompts."""
     plan, tokens = cell.run.plan, metrics.input_tokens
-    rows = plan.rows(cell.number)
+    rows = plan.span(cell.number)
     shared = promised_tokens(plan, cell.number)
-    measured = (plan.phase[rows.start : rows.stop] == 1) & (shared >= 0)
+    measured = (plan.phase[rows] == 1) & (shared >= 0)
     ids, target = cell.scalars["request_id"], cell.run.info.target
     shares = cacheable_shares(plan, cell.number, ids, target)
     if shares:
@@ -316,7 +316,7 @@ def _add_shared(metrics: Metrics, cell: _Cell) -> None:
         metrics.shared_input_tokens = int(shared[measured].sum())
     blocks = plan.blocks
     if blocks is not None and blocks.tokens and measured.any():
-        prompts = plan.input_tokens[rows.start : rows.stop][measured].astype(np.int64)
+        prompts = plan.input_tokens[rows][measured].astype(np.int64)
         counts = [-(-lengths // blocks.tokens) for lengths in (shared[measured], prompts)]
         metrics.shared_block_share = float(counts[0].sum() / counts[1].sum())
 

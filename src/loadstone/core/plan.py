@@ -457,6 +457,10 @@ class Plan:
         """Return the rows of one cell (they are contiguous)."""
         return range(self._starts[cell], self._starts[cell + 1])
 
+    def span(self, cell: int) -> slice:
+        """Return the place of a cell's rows in each column."""
+        return slice(self._starts[cell], self._starts[cell + 1])
+
     def cyclic(self, cell: int) -> bool:
         load = self.cells[cell]
         return load.is_closed and load.duration_s is not None
@@ -473,8 +477,7 @@ class Plan:
         return self.workload.get("kind") == "text"
 
     def warmup_count(self, cell: int) -> int:
-        rows = self.rows(cell)
-        return int((self.phase[rows.start : rows.stop] == 0).sum())
+        return int((self.phase[self.span(cell)] == 0).sum())
 
     def steps(self, cell: int) -> list[tuple[int, int | None]]:
         """List the index ranges of a cell that run one after another, each from rest; end None:
@@ -516,7 +519,7 @@ class Plan:
             return copy
         warm = self.warmup_count(cell)
         lap = (index - warm) // (len(rows) - warm)
-        return copy + lap * (1 + int(self.graph.copy[rows.start : rows.stop].max()))
+        return copy + lap * (1 + int(self.graph.copy[self.span(cell)].max()))
 
     def take(self, rows: Ints64, **changes: Any) -> Plan:
         """Return a plan of these rows, in their order, with other columns where `changes` has

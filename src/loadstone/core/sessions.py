@@ -54,9 +54,7 @@ class OpenSessions:
     """
 
     def __init__(self, plan: Plan, cell: int, per_s: float = 1.0) -> None:
-
-        rows = plan.rows(cell)
-        cells_rows = slice(rows.start, rows.stop)
+        rows, cells_rows = plan.rows(cell), plan.span(cell)
         turn, graph = plan.turn[cells_rows], plan.graph
         count = len(rows)
         edges = np.diff(graph.offsets[rows.start : rows.stop + 1])

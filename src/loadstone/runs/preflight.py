@@ -314,10 +314,7 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
                 return []
             took_s[tokens] = time.monotonic() - start_s
     token_s = max(0.0, took_s[_PROBE_TOKENS] - took_s[1]) / (_PROBE_TOKENS - 1)
-    outputs = (
-        plan.output_tokens[rows.start : rows.stop]
-        for rows in map(plan.rows, range(len(plan.cells)))
-    )
+    outputs = (plan.output_tokens[plan.span(cell)] for cell in range(len(plan.cells)))
     return [
         LOADED * (took_s[1] + token_s * max(0.0, float(tokens.mean()) - 1)) for tokens in outputs
     ]

@@ -309,9 +309,8 @@ def check(plan: Plan, longest: int, what: str) -> Ints64:
         return np.array([n for row in rows for n in plan.inputs.sequences(row)], np.int64)
     lengths = []
     for cell in range(len(plan.cells)):
-        rows = plan.rows(cell)
         prompts = whole_prompts(plan, cell)
-        both = prompts + plan.output_tokens[rows.start : rows.stop]
+        both = prompts + plan.output_tokens[plan.span(cell)]
         row = int(both.argmax())
         if both[row] > longest:
             raise InputError(
@@ -343,8 +342,7 @@ def check_adapters(plan: Plan, deployment: Deployment) -> None:
 def _moves_in_waves(plan: Plan, cell: int) -> bool:
     """Tell whether users of a closed loop end together and come back together, as none is shorter
     than another."""
-    rows = plan.rows(cell)
-    of_cell = slice(rows.start, rows.stop)
+    of_cell = plan.span(cell)
     alike = all(
         len(set(column[of_cell].tolist())) == 1
         for column in (plan.input_tokens, plan.output_tokens)

@@ -318,10 +318,9 @@ class _Engine:
 
     def _load(self, request: _Asked, cell: int) -> _Served:
         plan = request.plan
-        load, rows = plan.cells[cell], plan.rows(cell)
-        count, warm = len(rows), plan.warmup_count(cell)
+        load, count, warm = plan.cells[cell], len(plan.rows(cell)), plan.warmup_count(cell)
         if load.is_open:
-            intended_s = plan.intended_s[rows.start : rows.stop]
+            intended_s = plan.intended_s[plan.span(cell)]
             ends = intended_s[~np.isnan(intended_s)]
             issued_s = float(ends.max()) if len(ends) else 0.0
             limit, rate = min(count, load.max_concurrency or count), count / max(issued_s, 1e-9)

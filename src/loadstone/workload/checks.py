@@ -397,8 +397,7 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
     """
     places: list[Ints64] = []
     for cell, load in enumerate(plan.cells):
-        rows = plan.rows(cell)
-        measured = np.arange(rows.start, rows.stop)[plan.phase[rows.start : rows.stop] == 1]
+        measured = np.flatnonzero((plan.cell == cell) & (plan.phase == 1))
         limit = math.floor(round(len(measured) * share / (1 - share), 6))
         count = min(len(checks.texts), limit) if checks.limit is None else checks.limit
         if count > limit or not count:

@@ -318,7 +318,7 @@ def count_text_tokens(plan: Plan, cell: int) -> Ints64:
     """Estimate the prompt tokens of a cell's requests that are texts or messages."""
     rows = plan.rows(cell)
     sizes = np.array([*map(text_tokens, plan.prompts), 0], np.int64)  # the last for −1
-    total = sizes[plan.prompt[rows.start : rows.stop]]
+    total = sizes[plan.prompt[plan.span(cell)]]
     if plan.blocks is None or plan.blocks.tokens:
         return total
     blocks, messages = plan.blocks, np.zeros(len(rows), np.int64)

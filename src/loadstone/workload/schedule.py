@@ -73,8 +73,7 @@ def promised_tokens(plan: Plan, cell: int) -> Ints32:
     prefix cache without bounds could give. Later turns of a session share all that was said, which
     only the answers tell: −1; of sessions of calls 0 where the answers are live.
     """
-    rows, blocks = plan.rows(cell), plan.blocks
-    cells_rows = slice(rows.start, rows.stop)
+    rows, cells_rows, blocks = plan.rows(cell), plan.span(cell), plan.blocks
     if blocks is None:
         promised = np.where(plan.turn[cells_rows] > 0, -1, plan.prefix_tokens[cells_rows])
         return promised.astype(np.int32)

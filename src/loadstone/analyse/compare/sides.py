@@ -257,10 +257,9 @@ def _read_records(place: RunCell, number: int) -> Iterator[pa.RecordBatch]:
 
 def planned_indices(plan: Plan, place: RunCell, number: int) -> Ints64:
     """Return the indices of a cell's planned requests, or of those of one class of it."""
-    rows = plan.rows(number)
     if not place.traffic_class or plan.traffic_class is None:
-        return np.arange(len(rows))
-    classes = plan.traffic_class[rows.start : rows.stop]
+        return np.arange(len(plan.rows(number)))
+    classes = plan.traffic_class[plan.span(number)]
     return np.flatnonzero(classes == plan.class_names.index(place.traffic_class))
 
 

@@ -62,7 +62,7 @@ def _accuracy(
     folder: Path, info: RunInfo, plan: Plan, number: int, answers: Sequence[GradedAnswer]
 ) -> Accuracy:
     file, settings = mapping(plan.workload.get("check")), info.settings.check or {}
-    phases = plan.phase[plan.rows(number).start : plan.rows(number).stop]
+    phases = plan.phase[plan.span(number)]
     ended = [answer for answer in answers if answer.ended]
     tasks = sorted({answer.task for answer in ended})
     failed = len(answers) - len(ended)

@@ -64,8 +64,7 @@ def _adapter_findings(
             )
     if plan.adapter is None or info.adapter_slots is None:
         return
-    rows = plan.rows(cell)
-    different = len(set(plan.adapter[rows.start : rows.stop].tolist()) - {0})
+    different = len(set(plan.adapter[plan.span(cell)].tolist()) - {0})
     answers = sum(part.requests.completed for part in parts)
     loads = info.adapter_loads
     if different > info.adapter_slots or (loads or 0) > answers * thresholds.ADAPTER_LOADS:

@@ -48,8 +48,7 @@ class CellRequests:
         request_token_s: float,
         unset_priority: int = 0,
     ) -> None:
-        rows = plan.rows(cell)
-        cell_rows = slice(rows.start, rows.stop)
+        rows, cell_rows = plan.rows(cell), plan.span(cell)
         self.plan, self.cell = plan, cell
         self.count = len(rows)
         self.warm = plan.warmup_count(cell)
@@ -99,8 +98,7 @@ def _priorities(plan: Plan, cell: int, unset: int) -> list[int]:
     by_class = np.array(
         [unset if kind.priority is None else kind.priority for kind in plan.classes]
     )
-    rows = plan.rows(cell)
-    priorities: list[int] = by_class[plan.traffic_class[rows.start : rows.stop]].tolist()
+    priorities: list[int] = by_class[plan.traffic_class[plan.span(cell)]].tolist()
     return priorities
 
 
@@ -110,19 +108,19 @@ def whole_prompts(plan: Plan, cell: int) -> Ints64:
     Of a later turn: all prompts and answers of its session before it, and its own. Of texts: about
     CHARACTERS_PER_TOKEN characters each.
     """
-    rows = plan.rows(cell)
     if plan.inputs is not None:
-        return np.array([sum(plan.inputs.sequences(row)) for row in rows], np.int64)
-    added = plan.input_tokens[rows.start : rows.stop].astype(np.int64)
+        return np.array([sum(plan.inputs.sequences(row)) for row in plan.rows(cell)], np.int64)
+    rows = plan.span(cell)
+    added = plan.input_tokens[rows].astype(np.int64)
     texts = added < 0
     if texts.any():
         added = np.where(texts, count_text_tokens(plan, cell), added)
     if plan.pictures is not None:
         added = added + _visual_tokens(plan, cell)
-    turn = plan.turn[rows.start : rows.stop]
+    turn = plan.turn[rows]
     if plan.blocks is not None or not (turn > 0).any():
         return added
-    so_far = np.cumsum(added + plan.output_tokens[rows.start : rows.stop])
+    so_far = np.cumsum(added + plan.output_tokens[rows])
     previous = np.concatenate([[0], so_far[:-1]])
     first = np.maximum.accumulate(np.where(turn > 0, 0, np.arange(len(turn))))
     return np.asarray(previous - previous[first] + added, np.int64)
@@ -130,9 +128,8 @@ def whole_prompts(plan: Plan, cell: int) -> Ints64:
 
 def _visual_tokens(plan: Plan, cell: int) -> Ints64:
     """Return the tokens of each request's own pictures, with what is around them."""
-    pictures, rows = plan.pictures, plan.rows(cell)
-    assert pictures is not None  # noqa: S101
-    return pictures.tokens()[rows.start : rows.stop]
+    assert plan.pictures is not None  # noqa: S101
+    return plan.pictures.tokens()[plan.span(cell)]
 
 
 NEVER = math.inf

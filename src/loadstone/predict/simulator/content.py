@@ -17,8 +17,7 @@ from loadstone.workload.prompts import text_tokens
 
 def shares(plan: Plan, cell: int) -> bool:
     """Tell whether any requests of a cell ask for the same tokens."""
-    rows = plan.rows(cell)
-    cell_rows = slice(rows.start, rows.stop)
+    cell_rows = plan.span(cell)
     if plan.pictures is not None and (plan.pictures.group[cell_rows] >= 0).any():
         return True
     texts = plan.prompt[cell_rows]

@@ -45,8 +45,7 @@ def classes_of(run: CellRun, plan: Plan) -> Ints64:
     """Return the place of the class of traffic of each request; 0 where there is one kind."""
     if plan.traffic_class is None:
         return np.zeros(run.requests.count, np.int64)
-    planned = plan.rows(run.requests.cell)
-    return plan.traffic_class[planned.start : planned.stop].astype(np.int64)
+    return plan.traffic_class[plan.span(run.requests.cell)].astype(np.int64)
 
 
 def task_times(run: CellRun) -> tuple[Floats, Floats]:

@@ -264,7 +264,7 @@ def _rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> list[R
     ordered = sorted(points, key=lambda point: point.load)
     return [
         {"x": point.load, "y": value * scale, "run": f"run {point.number}"}
-        | {"what": "simulated" if point.setup.source == "simulated" else "measured"}
+        | {"what": "simulated" if point.is_simulated else "measured"}
         | bounds(measure.stat(point), scale)
         | warning(point)
         for point, value in measure.values(ordered)

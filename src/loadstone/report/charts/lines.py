@@ -227,7 +227,7 @@ def _candidates(frame: Frame) -> Frame:
     """Return the points that a front is of: not what was predicted, where anything was measured;
     none with a warning, where others are there.
     """
-    measured = frame.only(lambda point, _: point.setup.source != "simulated")
+    measured = frame.only(lambda point, _: not point.is_simulated)
     measured = measured if measured.points else frame
     trusted = measured.only(lambda point, _: point.trusted)
     return trusted if trusted.points else measured
@@ -238,10 +238,10 @@ def _aside(frame: Frame) -> str:
     candidates = _candidates(frame).points
     ids = set(map(id, candidates))
     rest = [point for point in frame.points if id(point) not in ids]
-    predicted = [point for point in rest if point.setup.source == "simulated"]
+    predicted = [point for point in rest if point.is_simulated]
     warned = any(not point.trusted for point in rest)
     words = join(
-        "predictions" if predicted and candidates[0].setup.source != "simulated" else "",
+        "predictions" if predicted and not candidates[0].is_simulated else "",
         "points with a warning" if warned and all(p.trusted for p in candidates) else "",
         by=" and ",
     )

@@ -121,14 +121,12 @@ def pair_predictions(
     """
     groups = by_key((_predictable(point), point) for point in points)
     for group in groups.values():
-        simulated = by_key(
-            (point.setup.settings, point) for point in group if point.setup.source == "simulated"
-        )
+        simulated = by_key((point.setup.settings, point) for point in group if point.is_simulated)
         for settings, predicted in simulated.items():
             observed = [
                 point
                 for point in group
-                if point.setup.source != "simulated"
+                if not point.is_simulated
                 and (not settings or point.setup.settings in ("", settings))
             ]
             if observed:
@@ -228,9 +226,7 @@ def _sweep(ratio: Ratio) -> tuple[Any, ...]:
 
 def interval_words(ratios: Iterable[Ratio]) -> str:
     """Say where the intervals of these ratios come from."""
-    predicted = {
-        point.setup.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)
-    }
+    predicted = {point.is_simulated for ratio in ratios for point in (ratio.over, ratio.under)}
     return join(
         "sampling where the spread is known" if False in predicted else "",
         "for predictions the model's own, 80%" if True in predicted else "",

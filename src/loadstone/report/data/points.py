@@ -113,6 +113,10 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     look: Look = Look()
 
     @property
+    def is_simulated(self) -> bool:
+        return self.setup.source == "simulated"
+
+    @property
     def kind(self) -> LoadKind:
         return self.cells[0].load.kind
 

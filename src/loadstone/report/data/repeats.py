@@ -24,7 +24,7 @@ def merge(points: Sequence[CellPoint]) -> CellPoint:
     It meets its bounds if every repeat does, and is trusted if every repeat is. Repeated
     simulations are the same, so the first stands for all.
     """
-    if len(points) == 1 or points[0].setup.source == "simulated":
+    if len(points) == 1 or points[0].is_simulated:
         return points[0]
     return replace(
         _merge_numbers(points, "ttft", "tpot", "itl", "e2e", "output", "total", "pooled"),

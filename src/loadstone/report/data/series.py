@@ -159,7 +159,7 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
     with runs, without them, or the first fact alone.
     """
     series = series_of(points)
-    measured = [point for point in points if point.setup.source != "simulated"] or points
+    measured = [point for point in points if not point.is_simulated] or points
     engines = number_engines(point.setup.engine for point in (*measured, *points))
     gpus = list(dict.fromkeys(point.setup.gpu for point in points))
     by_engine = (

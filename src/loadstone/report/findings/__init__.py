@@ -27,10 +27,8 @@ def observations(points: Sequence[CellPoint]) -> list[Sentence]:
     simulated ones apart, and only of those that are not find_silent(), marked as predictions.
     """
     quiet = {id(point) for point in find_silent(points)}
-    simulated = [
-        point for point in points if point.setup.source == "simulated" and id(point) not in quiet
-    ]
-    sentences = _observe([point for point in points if point.setup.source != "simulated"])
+    simulated = [point for point in points if point.is_simulated and id(point) not in quiet]
+    sentences = _observe([point for point in points if not point.is_simulated])
     sentences += [replace(sentence, predicted=True) for sentence in _observe(simulated)]
     return list({sentence.whole: sentence for sentence in sentences}.values())
 
@@ -38,12 +36,8 @@ def observations(points: Sequence[CellPoint]) -> list[Sentence]:
 def find_silent(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Return simulated points beside which others of the same model and workload stand: nothing is
     said of these."""
-    questions = {_question(point) for point in points if point.setup.source != "simulated"}
-    return [
-        point
-        for point in points
-        if point.setup.source == "simulated" and _question(point) in questions
-    ]
+    questions = {_question(point) for point in points if not point.is_simulated}
+    return [point for point in points if point.is_simulated and _question(point) in questions]
 
 
 def _question(point: CellPoint) -> tuple[object, ...]:

@@ -65,7 +65,7 @@ class Headline(msgspec.Struct, frozen=True):
 def answer(points: Sequence[CellPoint]) -> Headline | None:
     """Answer for the workload with the most trusted requests, then setups; measured ones first;
     None without cells."""
-    measured = [point for point in points if point.setup.source != "simulated"]
+    measured = [point for point in points if not point.is_simulated]
     groups = frames(measured or points, "load", single=True)
     if not groups:
         return None

@@ -272,7 +272,7 @@ def _compare_all(ratios: Sequence[Ratio]) -> str | None:
         if mean < 1:
             mean, low, high = 1 / mean, 1 / high, 1 / low
     pairs = f"{low:.3g}× to {high:.3g}× over {len(ratios)} pairs of loads"
-    if ratios[0].over.setup.source == ratios[0].under.setup.source == "simulated":
+    if ratios[0].over.is_simulated and ratios[0].under.is_simulated:
         certainty = median(change.high / change.ratio for change in effects)
         pairs += f", each certain to a factor of {certainty:.2g}"
     return f"{measure.noun} {mean:.3g}× {side} on average ({pairs})"

@@ -205,7 +205,7 @@ class Report(msgspec.Struct, kw_only=True):
         if self.stated == cells and not warned:
             return "The numbers are as reported by another tool, without contradictions."
         if cells == 1:
-            predicted = all(point.setup.source == "simulated" for point in self.points)
+            predicted = all(point.is_simulated for point in self.points)
             noun = "prediction" if predicted else "measurement"
             return (
                 f"This {noun} carries a warning."

@@ -191,7 +191,7 @@ def compare_settings(
 ) -> tuple[Table | None, str]:
     """Set each setting of the study against its first, the baseline, and conclude in a sentence;
     None where it has but one. `points`: repeats merged; `cell_of` as of map_cells()."""
-    measured = [point for point in points if point.setup.source != "simulated"] or points
+    measured = [point for point in points if not point.is_simulated] or points
     cells = [(study.cells[cell_of[point.number][1]], point) for point in measured]
     settings = list(dict.fromkeys(clean(cell.name, 80) for cell in study.cells))
     by_place = {(point.setup.study, cell.workload, cell.load): point for cell, point in cells}
