@@ -19,3 +19,7 @@ class Document:
 def null(name: str | None = None) -> Any:
     """Make the default of a field that is printed as null where it is not known."""
     return msgspec.field(name=name, default_factory=type(None))
+
+
+class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The base of facts that are left out of a document where nobody knows them."""
