@@ -664,7 +664,7 @@ def test_calibration_states_the_interval_that_a_simulation_has() -> None:
     points."""
     profile = profile_of(parse_worker("llama-3.1-8b@1xh100"))
     known = np.zeros((1, len(profile.names)))
-    for quantity, least in (("tpot", 0.30), ("ttft", 0.63)):
+    for quantity, least in (("tpot", 0.24), ("ttft", 0.40)):
         (width,) = widths(profile, known, quantity)
         assert width == pytest.approx(np.expm1(Z80 * remaining(profile)[quantity]))
         assert width >= np.expm1(Z80 * least)

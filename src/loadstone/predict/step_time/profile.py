@@ -64,10 +64,10 @@ MEASURED_VENDORS = ("nvidia", "any")
 _FRONTEND_SPREAD = 0.7
 """Of what a request takes before and after its steps, in ln, for it was measured of one engine on
 one host [G]."""
-ELSEWHERE: dict[Quantity, float] = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
+ELSEWHERE: dict[Quantity, float] = {"ttft": 0.40, "tpot": 0.24, "throughput": 0.14}
 """What remains, at least, on machines and with launches that a fit has not seen, in ln: with it
-four in five of benchmarks/public_points.csv lie inside, where nothing is suspect in them
-(docs/accuracy.md)."""
+four in five of benchmarks/public_points.csv lie inside where nothing is suspect in them, and three
+in four of all (docs/accuracy.md)."""
 
 
 class FitProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

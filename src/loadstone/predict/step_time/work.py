@@ -62,7 +62,7 @@ from loadstone.predict.step_time.operators import (
     Work,
 )
 
-_LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
+_LAUNCHES = {"layer": 6, "experts": 6, "latent": 12, "indexer": 8}
 """Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the
 quantising before them: norms, rotary, cache write and attention of a layer; routing and experts;
 splits and joins of latent attention; its indexer. Round numbers."""
