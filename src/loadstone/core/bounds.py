@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from loadstone.core.document import Figures, null
+from loadstone.core.document import DocumentPart, null
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.units import parse_seconds
@@ -79,7 +79,7 @@ def parse_slo(text: str) -> tuple[Bound, ...]:
     return tuple(Bound(name, limit_s) for name, limit_s in bounds.items())
 
 
-class SloBound(Figures, kw_only=True, frozen=True):
+class SloBound(DocumentPart, kw_only=True, frozen=True):
     """A bound on a latency, and whether it was met.
 
     bound            as it was written: `tpot_p99<30ms`; `metric` is its left side, `limit_s` its

@@ -21,5 +21,5 @@ def null(name: str | None = None) -> Any:
     return msgspec.field(name=name, default_factory=type(None))
 
 
-class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The base of facts that are left out of a document where nobody knows them."""
+class DocumentPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The base of parts of a document, of which what nobody knows is left out."""

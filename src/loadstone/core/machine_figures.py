@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.core.document import Figures, null
+from loadstone.core.document import DocumentPart, null
 from loadstone.core.metrics import Bounds
 
 
@@ -29,7 +29,7 @@ class TtftParts(msgspec.Struct, kw_only=True, frozen=True):
     transfer_s: float | None = None
 
 
-class ServerFigures(Figures, kw_only=True, frozen=True):
+class ServerFigures(DocumentPart, kw_only=True, frozen=True):
     """The servers of a target together, over one cell from its start to its end; None, and left out
     of JSON, where unknown.
 
@@ -92,7 +92,7 @@ class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
     j_per_token: float | None = None
 
 
-class DraftFigures(Figures, kw_only=True, frozen=True):
+class DraftFigures(DocumentPart, kw_only=True, frozen=True):
     """Speculative decoding of a cell; see analyse/drafts.py.
 
     source           counters: the servers', over the measured requests; requests: what their
@@ -116,7 +116,7 @@ class DraftFigures(Figures, kw_only=True, frozen=True):
     forced: str | None = None
 
 
-class GpuFigures(Figures, kw_only=True, frozen=True):
+class GpuFigures(DocumentPart, kw_only=True, frozen=True):
     """The GPUs that were watched, together, over one cell; None, and left out of JSON, where
     unknown.
 
@@ -146,7 +146,7 @@ class GpuFigures(Figures, kw_only=True, frozen=True):
     power_gap_s: float | None = None
 
 
-class PredictedPower(Figures, kw_only=True, frozen=True):
+class PredictedPower(DocumentPart, kw_only=True, frozen=True):
     """Holds what a deployment would draw, with 80 % intervals: of GpuFigures.power_w, of joules per
     token.
 

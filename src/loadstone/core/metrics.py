@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
-from loadstone.core.document import Figures, null
+from loadstone.core.document import DocumentPart, null
 from loadstone.core.plan import Load
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ Bounds = Annotated[list[float | None], msgspec.Meta(min_length=2, max_length=2)]
 """[low, high]; a side that the values cannot give is None."""
 
 
-class Latency(Figures, kw_only=True, frozen=True):
+class Latency(DocumentPart, kw_only=True, frozen=True):
     """Describes a sample of seconds in a dozen numbers; fields as in statistics.Distribution.
 
     Another tool's figures may lack any of them; both bounds of each percentile are then None, and
@@ -87,7 +87,7 @@ class Latency(Figures, kw_only=True, frozen=True):
         return low, high
 
 
-class Steady(Figures, kw_only=True, frozen=True):
+class Steady(DocumentPart, kw_only=True, frozen=True):
     """Throughput from the first to the last send of a measured request, while the load is full.
 
     output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s −
@@ -118,7 +118,7 @@ class Steady(Figures, kw_only=True, frozen=True):
     j_per_total_token: float | None = None
 
 
-class Sustained(Figures, kw_only=True, frozen=True):
+class Sustained(DocumentPart, kw_only=True, frozen=True):
     """Throughput in the long run of an open loop that keeps up: the rate times what a request has
     on average.
 
@@ -142,7 +142,7 @@ class Sustained(Figures, kw_only=True, frozen=True):
     """The long run is of no window in which energy was read."""
 
 
-class RateInterval(Figures, kw_only=True, frozen=True):
+class RateInterval(DocumentPart, kw_only=True, frozen=True):
     """The 80 % interval of a predicted throughput.
 
     value                  what the interval is of: what the cell gives in the long run, as far as
@@ -252,7 +252,7 @@ Window = Metrics | Steady | Sustained
 long run."""
 
 
-class Requests(Figures, kw_only=True, frozen=True):
+class Requests(DocumentPart, kw_only=True, frozen=True):
     """Measured requests by how they ended. `sent` is all of them; `short` ones are not counted
     under `ok`. Another tool may tell only some of the counts.
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.core.document import Figures, null
+from loadstone.core.document import DocumentPart, null
 from loadstone.core.metrics import Latency, Requests
 
 
-class Part(Figures, kw_only=True, frozen=True):
+class Part(DocumentPart, kw_only=True, frozen=True):
     """The numbers of some of a cell's requests: one turn's, one server's. Fields as in Metrics.
 
     mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none,
@@ -41,7 +41,7 @@ class TurnPart(Part, kw_only=True, frozen=True):
     shared_input_tokens: int | None = None
 
 
-class SessionNumbers(Figures, kw_only=True, frozen=True):
+class SessionNumbers(DocumentPart, kw_only=True, frozen=True):
     """The numbers of a cell's measured sessions of agents. A session is measured if its first call
     is.
 

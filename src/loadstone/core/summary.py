@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from loadstone.core.bounds import SLO_KEYS, SloBound, joint_probability
-from loadstone.core.document import Document, Figures, null
+from loadstone.core.document import Document, DocumentPart, null
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.machine_figures import (
@@ -49,7 +49,7 @@ _MAX_BYTES = 256 * 1024 * 1024
 """The largest summary.json that is read."""
 
 
-class Client(Figures, kw_only=True, frozen=True):
+class Client(DocumentPart, kw_only=True, frozen=True):
     """The client: 99th percentiles of its lags, whose clock stamped arrivals, processor seconds
     that its workers took, and what the host's self-test says of it, in a line.
     """
@@ -61,7 +61,7 @@ class Client(Figures, kw_only=True, frozen=True):
     selftest: str | None = None
 
 
-class Roofline(Figures, kw_only=True, frozen=True):
+class Roofline(DocumentPart, kw_only=True, frozen=True):
     """Shares of what the hardware allows: 1 is as fast as it can be. What cannot be told is None.
 
     tpot_s      the least time of a step with as many requests decoding as there were
@@ -80,7 +80,7 @@ class Roofline(Figures, kw_only=True, frozen=True):
     mfu: float | None = null()
 
 
-class ToolNumbers(Figures, kw_only=True, frozen=True):
+class ToolNumbers(DocumentPart, kw_only=True, frozen=True):
     """The cell's numbers under another tool's names: `tool` says whose, `definitions` has one for
     each."""
 
@@ -267,7 +267,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.p_slo if self.p_slo is not None else joint_probability(self.slo)
 
 
-class PerGpu(Figures, kw_only=True, frozen=True):
+class PerGpu(DocumentPart, kw_only=True, frozen=True):
     """Agents per GPU at the highest load that keeps the bounds. `low`, `high`: those at which they
     surely hold, and surely fail; `per_mw`: over the power that was read, of what `boundary` says.
     """
@@ -279,7 +279,7 @@ class PerGpu(Figures, kw_only=True, frozen=True):
     boundary: str | None = None
 
 
-class ScenarioResult(Figures, kw_only=True, frozen=True):
+class ScenarioResult(DocumentPart, kw_only=True, frozen=True):
     """Says how a run stands to the scenario that was asked for: which rules its loads broke, and
     which nobody checked."""
 

@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.core.document import Figures
+from loadstone.core.document import DocumentPart
 
 QUEUE_GROWS = frozenset({"overload", "queue_grows"})
 """Findings on open loops in which requests begin faster than they end."""
 Severity = Literal["info", "warning", "error"]
 
 
-class Finding(Figures, frozen=True):
+class Finding(DocumentPart, frozen=True):
     """A fact to know about a cell: the evidence, in words, and a remedy.
 
     severity  info: a reader should know it, and it spoils nothing; warning: some of the numbers do

@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 
 
 class Queue(Running):
-    """What waits in a scheduler; Scheduler has the meaning of the public ones."""
+    """Keeps what waits in a scheduler; Scheduler has the meaning of the public ones."""
 
     def __init__(self, policy: EnginePolicy, pool: Pool, *, shared: bool, seed: int) -> None:
         super().__init__(policy, pool, shared=shared, seed=seed)
