@@ -65,6 +65,18 @@ def test_a_release_that_lacks_a_flag_is_refused_before_launch() -> None:
         contest(old, set=["async-scheduling=true"])
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1",
+        "qwen3-vl-8b@encode=1xh100/tp1+both=1xh100/tp1",
+    ],
+)
+def test_pools_have_no_flags_in_common(target: str) -> None:
+    with pytest.raises(InputError, match="of pools each has its own"):
+        contest(target, set=["max_num_seqs=64"])
+
+
 def test_a_switch_that_is_off_is_left_out() -> None:
     found = contest(set=["enforce-eager=true,false"])
     assert names(found) == ["default", "enforce-eager true"]

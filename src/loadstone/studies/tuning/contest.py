@@ -173,7 +173,7 @@ def _given(contest: Contest) -> dict[str, Value]:
     }
     made = contest.commands(Setting())
     words = () if made is None else made.ranks[0].argv
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(words, (*words[1:], ""), strict=False):
         if word.startswith("--"):
             name, _, value = word[2:].partition("=")
             text = value or ("" if following.startswith("--") else following)
