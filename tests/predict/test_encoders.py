@@ -115,6 +115,8 @@ def test_prefill_and_decode_stand_behind_encoders_too() -> None:
     assert parse_deployment(deployment.name) == deployment
     assert deployment.gpus == 3
     assert deployment.to_settings()["pools"][0]["role"] == "encode"
+    _, prefill, decode = pool_sizes(deployment, 8192, 1)
+    assert decode.weights_bytes - prefill.weights_bytes == 2 * TOWER  # who decodes is not told
     fleet = fleet_of(deployment)
     assert fleet.prefill is not None
     assert ttft_s(text, fleet).max() > 0.05

@@ -65,9 +65,18 @@ def picture_bytes_per_s(encode: Worker, language: Worker) -> float:
     return SHARE * min(gpu.nic_bytes_per_s or _USUAL_NIC for gpu in (encode.gpu, language.gpu))
 
 
-def language_worker(worker: Worker) -> Worker:
-    """Return the worker whose pictures others encode: without the tower, if its engine leaves it
-    out."""
+def language_workers(deployment: Deployment) -> list[Worker]:
+    """Return a worker of each pool that has the language model: who gets pictures encoded is
+    without the tower, if its engine leaves it out."""
+    return [
+        pool.worker
+        if deployment.encoders is None or pool.role == "decode"
+        else _without_tower(pool.worker)
+        for pool in deployment.language
+    ]
+
+
+def _without_tower(worker: Worker) -> Worker:
     encoding = rules_of(worker).encoding
     if encoding is None or encoding.keeps_tower:
         return worker

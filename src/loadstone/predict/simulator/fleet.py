@@ -13,7 +13,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
 from loadstone.engines.habits import Handover, Route
-from loadstone.engines.handover import Link, handover_of, language_worker, link_of
+from loadstone.engines.handover import Link, handover_of, language_workers, link_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.encoders import EncoderPool, encoder_pool
 from loadstone.predict.simulator.engine import StepTimes
@@ -125,13 +125,13 @@ def fleet_of(
     rules, encoders = handover_of(deployment), encoder_pool(deployment, profile)
     made = [
         worker_fleet(
-            pool.worker if encoders is None else language_worker(pool.worker),
+            worker,
             acceptance=acceptance,
             profile=profile,
             published=published,
             offline=offline,
         )
-        for pool in deployment.language
+        for worker in language_workers(deployment)
     ]
     if rules is not None:
         made[1] = ease_floors(made[1], deployment.decoder)
@@ -241,17 +241,14 @@ def fleet_for(
 ) -> Fleet:
     """Return a deployment's fleet with caches as large as they are for requests of these
     lengths."""
-    pool, encoders = fleet.prefill, fleet.encoders
+    pool, workers = fleet.prefill, language_workers(deployment)
     models = (fleet.model,) if pool is None else (pool.fleet.model, fleet.model)
-    workers = [deployed.worker for deployed in deployment.language]
-    if encoders is not None:
-        workers = [language_worker(worker) for worker in workers]
     made = [
         fleet_with(worker, policy_of(worker, acceptance=acceptance, lengths=lengths), model)
         for worker, model in zip(workers, models, strict=True)
     ]
     rules = None if pool is None else pool.rules
-    return replace(_join(deployment, rules, made, route), encoders=encoders)
+    return replace(_join(deployment, rules, made, route), encoders=fleet.encoders)
 
 
 def sharing(policy: EnginePolicy) -> EnginePolicy:

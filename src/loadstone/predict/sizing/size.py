@@ -11,7 +11,7 @@ from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, 
 from loadstone.catalogue.engines import not_simulated
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.handover import handover_problem, language_worker
+from loadstone.engines.handover import handover_problem, language_workers
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.limits import Budget
 from loadstone.engines.sharding.pictures import UNLIMITED
@@ -210,8 +210,7 @@ def pool_sizes(
         if problem is not None:
             raise InputError(f"{deployment.name}: {problem}")
         rows.append(_encoder_size(deployment.encoders))
-    for pool in deployment.language:
-        worker = pool.worker if deployment.encoders is None else language_worker(pool.worker)
+    for pool, worker in zip(deployment.language, language_workers(deployment), strict=True):
         rules = rules_of(worker).handover if deployment.hands_over else None
         requests = 1 if pool.role == "prefill" else -(-batch // pool.workers)
         row = size(worker, context_tokens, requests)
