@@ -122,7 +122,7 @@ class _PictureLimits(msgspec.Struct, frozen=True):
     image: int | _PictureLimit | None = None
 
     @property
-    def most(self) -> int | None:
+    def images(self) -> int | None:
         return self.image.count if isinstance(self.image, _PictureLimit) else self.image
 
 
@@ -281,7 +281,7 @@ class EngineRules:
             limit = msgspec.json.decode(text, type=int | _PictureLimits)
         except (msgspec.DecodeError, UnicodeEncodeError):
             limit = -1
-        maximum = limit if isinstance(limit, int) else limit.most
+        maximum = limit if isinstance(limit, int) else limit.images
         if maximum is not None and maximum < 0:
             raise InputError(
                 f"--limit-mm-per-prompt: {text!r} is no limit; write limit_mm_per_prompt=2, or"

@@ -52,7 +52,7 @@ class ScalingPace(NamedTuple):
     pods: int | None = None
     period_s: float = 15.0
 
-    def most(self, replicas: int) -> float:
+    def limit(self, replicas: int) -> float:
         """Return the most replicas that may come or go within a period that begins with so many,
         as a change."""
         if self.percent is None and self.pods is None:
@@ -265,9 +265,9 @@ class Controller:
         _forget(self._changes, now_s - max(growth.period_s, shrinkage.period_s))
         if wanted > count:
             begun = count - self._changed(now_s - growth.period_s)
-            return min(wanted, max(count, _ceil(begun + min(growth.most(begun), wanted + count))))
+            return min(wanted, max(count, _ceil(begun + min(growth.limit(begun), wanted + count))))
         begun = count - self._changed(now_s - shrinkage.period_s)
-        left = begun - min(shrinkage.most(begun), begun)
+        left = begun - min(shrinkage.limit(begun), begun)
         return max(wanted, min(count, math.floor(left + _TINY)))
 
     def _changed(self, since_s: float) -> int:
