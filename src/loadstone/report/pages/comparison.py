@@ -270,7 +270,7 @@ def show_conclusion(row: MetricRow) -> str:
         return _MISSING
     if row.better:
         return f"{row.better.upper()} is better"
-    words, repeats = _WORDS.get(row.conclusion or "", "not tested"), row.repeats_needed
+    words, repeats = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
     if repeats and repeats <= _MAX_REPEATS and row.conclusion == "runs_differ":
         words += f"; repeat {repeats} times to know"
     elif repeats and row.conclusion in ("runs_differ", "not_shown", "may_be_chance", "too_little"):
