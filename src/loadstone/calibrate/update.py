@@ -70,8 +70,8 @@ def update(
         terms = profile.pictures or guess_terms(of_processor=of_processor)
         profile = msgspec.structs.replace(profile, pictures=terms)
         start = np.append(start, terms.logarithms)
-        own = np.append(OWN, [OWN_PICTURES] * len(TERMS))
-        covariance = profile.joint_covariance() + np.diag(own**2)
+        spread = np.append(OWN, [OWN_PICTURES] * len(TERMS))
+        covariance = profile.joint_covariance() + np.diag(spread**2)
     inverse = np.asarray(np.linalg.inv(covariance), np.float64)
     measured = _measured(cases)
     logarithms = start

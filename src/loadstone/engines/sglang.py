@@ -610,14 +610,14 @@ class Sglang(EngineRules):
         DeepEP's kernels are those of its work. Who decodes alone sees no pictures."""
         prefills, apart = site.role == "prefill", site.role in ("prefill", "decode")
         deepep = apart and self.worker.argument("moe_a2a_backend") == "deepep"
-        told = bool(site.encoders) and site.role != "decode"
+        takes_embeddings = bool(site.encoders) and site.role != "decode"
         return [
             ("disaggregation-mode", site.role if apart else None),
             ("disaggregation-bootstrap-port", _BOOTSTRAP_PORT + site.place if prefills else None),
             ("deepep-mode", ("normal" if prefills else "low_latency") if deepep else None),
             ("encoder-only", site.role == "encode"),
-            ("language-only", told),
-            ("encoder-urls", site.encoders if told else None),
+            ("language-only", takes_embeddings),
+            ("encoder-urls", site.encoders if takes_embeddings else None),
         ]
 
     def router(self, site: Site, workers: Sequence[Site]) -> Command:

@@ -599,8 +599,8 @@ class Vllm(EngineRules):
         if any(worker.role == "encode" for worker in workers):
             roles = {"encode": ("encode",), "prefill": ("prefill",), "decode": ("both", "decode")}
             named = {
-                name: ",".join(worker.address for worker in workers if worker.role in those)
-                for name, those in roles.items()
+                name: ",".join(worker.address for worker in workers if worker.role in served)
+                for name, served in roles.items()
             }
             return Command(
                 ["python3", "disagg_epd_proxy.py"],

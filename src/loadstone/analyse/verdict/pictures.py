@@ -61,9 +61,12 @@ def _cached(cell: JudgedCell, table: Pictures, done: RequestTable) -> Findings:
     of_file = reused & _are_files(table, rows)
     if of_file.any():
         # Of a data set's, those that no other request of the run before it or of this cell has.
-        here, before = _count_urls(plan, table, sent), _count_urls(plan, table, earlier)
+        present, previous = _count_urls(plan, table, sent), _count_urls(plan, table, earlier)
         reused[of_file] = [
-            any(here[url] == 1 and url not in before for url in picture_urls(plan.prompts[prompt]))
+            any(
+                present[url] == 1 and url not in previous
+                for url in picture_urls(plan.prompts[prompt])
+            )
             for prompt in plan.prompt[rows[of_file]].tolist()
         ]
     if reused.any():
@@ -122,8 +125,8 @@ def _refused(cell: JudgedCell, with_any: Bools) -> Findings:
 
 def _count_each(numbers: Array, seen: Floats) -> dict[int, float]:
     """Return the median tokens of shapes by their number."""
-    known = np.isfinite(seen)
-    numbers, seen = numbers[known], seen[known]
+    finite = np.isfinite(seen)
+    numbers, seen = numbers[finite], seen[finite]
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
     medians = (float(np.median(values)) for values in np.split(seen[order], starts[1:]))

@@ -37,9 +37,9 @@ class PoolingBody(SimulatedBody):
     def lengths(self, most: int) -> list[int]:
         """Return the tokens of each sequence that are read, of a model that takes so many. Raises
         RefusalError."""
-        asked, lengths = self.truncate_prompt_tokens, [len(text) for text in self.texts()]
-        if asked is not None:
-            return [min(length, most if asked < 0 else asked) for length in lengths]
+        limit, lengths = self.truncate_prompt_tokens, [len(text) for text in self.texts()]
+        if limit is not None:
+            return [min(length, most if limit < 0 else limit) for length in lengths]
         if max(lengths) > most:
             raise RefusalError(
                 400, f"an input of {max(lengths)} tokens; this model takes at most {most}."
@@ -56,7 +56,7 @@ class EmbeddingBody(PoolingBody):
 
     def texts(self) -> list[list[Any]]:
         several = isinstance(self.input, list) and self.input and type(self.input[0]) is not int
-        texts = [split_prompt(each) for each in (self.input if several else [self.input])]
+        texts = [split_prompt(text) for text in (self.input if several else [self.input])]
         if not all(texts):
             raise RefusalError(400, "input must hold no empty text")
         return texts

@@ -32,7 +32,7 @@ class AnswerVectors(NamedTuple):
 def inspect_vectors(found: Iterable[Any]) -> AnswerVectors:
     """Look at vectors, each as base64 of 32-bit floats or as a list. Raises ValueError of what is
     none."""
-    vectors = [_read_vector(each) for each in found]
+    vectors = [_read_vector(text) for text in found]
     digests = [hashlib.blake2b(vector.tobytes(), digest_size=8).digest() for vector in vectors]
     faulty = not all(np.isfinite(vector).all() and vector.any() for vector in vectors)
     lengths = Counter(len(vector) for vector in vectors)
@@ -42,7 +42,7 @@ def inspect_vectors(found: Iterable[Any]) -> AnswerVectors:
 def inspect_scores(found: Iterable[Any]) -> AnswerVectors:
     """Look at scores, each a number, or a list whose first is one. Raises ValueError of what is
     none."""
-    scores = [float(each[0] if isinstance(each, list) and each else each) for each in found]
+    scores = [float(score[0] if isinstance(score, list) and score else score) for score in found]
     alike = len(scores) > 1 and len(set(scores)) == 1
     return AnswerVectors(Counter(), not np.isfinite(scores).all(), alike)
 
@@ -53,7 +53,7 @@ def _read_vector(written: Any) -> Floats:
             return np.frombuffer(base64.b64decode(written, validate=True), "<f4")
         except binascii.Error as error:
             raise ValueError(f"no base64 ({error})") from None
-    vector = np.array([np.nan if each is None else each for each in written], np.float64)
+    vector = np.array([np.nan if number is None else number for number in written], np.float64)
     if vector.ndim != 1 or not len(vector):
         raise ValueError("a vector is no list of numbers")
     return vector

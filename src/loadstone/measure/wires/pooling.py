@@ -116,7 +116,7 @@ class PoolingAnswer(Answer):
         if isinstance(fields.get("model"), str):
             self.model = fields["model"]
         try:
-            self.vectors = self.inspect([_value_of(each) for each in found])
+            self.vectors = self.inspect([_value_of(entry) for entry in found])
         except (TypeError, ValueError) as error:
             self.complain(f"{excerpt(str(error), 80)}: {excerpt(payload)}")
 
@@ -161,8 +161,8 @@ class ScoresReply(PoolingAnswer):
 def cuts_inputs(target: Target, spec: RequestSpec) -> bool:
     """Return whether longer inputs than the model takes are cut: TEI does so unless told
     otherwise, others where a field says so."""
-    asked = spec.extra.get("truncate") or spec.extra.get("truncate_prompt_tokens")
-    return bool(asked) or (target.engine == _TEI_TITLE and spec.extra.get("truncate") is not False)
+    cut = spec.extra.get("truncate") or spec.extra.get("truncate_prompt_tokens")
+    return bool(cut) or (target.engine == _TEI_TITLE and spec.extra.get("truncate") is not False)
 
 
 def describe(server: Server, spec: RequestSpec, model: str | None) -> Found:
