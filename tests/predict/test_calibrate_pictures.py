@@ -20,6 +20,9 @@ from loadstone.core.errors import InputError
 from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.predict.scheduler import policy_of
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import fleet_of
+from loadstone.predict.simulator.uncertainty import split_error, sum_causes
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.pictures import TERMS
 from loadstone.predict.step_time.profile import Profile, load, profile_of, save
@@ -123,6 +126,24 @@ def test_intervals_are_widest_where_nothing_was_measured() -> None:
     text = update(base, cells[:1], "p", "2026-01-01").profile
     assert text.pictures is None
     assert spread(text, 1024) == pytest.approx(spread(base, 1024), rel=0.05)
+
+
+def test_bounds_know_how_sure_pictures_are(tmp_path: Path) -> None:
+    """Of guessed pictures a first token is as unsure as their share of it is; measured ones leave
+    less."""
+    base = profile_of(DEPLOYMENT.worker)
+    cells = [measured(case_of(row, side, 1), base) for row, side in enumerate((256, 1024), 1)]
+    path = save(update(base, cells, "p", "2026-01-01").profile, tmp_path)
+    held_out = case_of(9, 1024, 1)
+    pictures = []
+    for profile in (None, str(path)):
+        fleet = fleet_of(DEPLOYMENT, profile=profile)
+        causes = split_error(run_cell(held_out.plan(), 0, fleet), fleet)
+        pictures.append(causes["the times of pictures"][0, 0])
+        assert sum_causes(causes).covariance[0, 0] > 0
+    guessed, learned = pictures
+    assert 0.1**2 < guessed < (np.log(2) / 1.28) ** 2
+    assert learned < 0.5 * guessed
 
 
 # --- from runs ------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def picture_times(rules: EngineRules, terms: PictureTerms | None = None) -> Pict
     if encoder is None or not peak:
         return None
     picture_s, pixel_s, fixed_s, peaks = map(math.exp, terms.logarithms)
-    guessed = "" if terms.learned else f"{worker.engine} on {worker.gpu.name}"
+    guessed = "" if terms.shared else f"{worker.engine} on {worker.gpu.name}"
     flop_s = peaks / peak
     times = PictureTimes(encoder, picture_s, pixel_s, fixed_s, flop_s, worker.tp, guessed, terms)
     cross, model = worker.model.cross, worker.model
