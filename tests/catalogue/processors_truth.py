@@ -165,7 +165,7 @@ FAMILIES: list[Family] = [
         for budget in (70, 280, 1120)
     ),
     ("llama4", square(336, max_patches=16), {}, field("llama4", "Llama4ImageProcessor", square(336, max_patches=16), llama4)),
-    ("mllama", square(560, max_image_tiles=4), {}, field("mllama", "MllamaImageProcessor", square(560, max_image_tiles=4), lambda output: 1601 * int(output["num_tiles"][0][0]))),
+    ("mllama", square(560, max_image_tiles=4), {}, field("mllama", "MllamaImageProcessor", square(560, max_image_tiles=4), lambda output: 1601 * len(output["pixel_values"][0][0]))),
     ("pixtral", PIXTRAL, {}, field("pixtral", "PixtralImageProcessor", PIXTRAL, rows_of(16))),
     ("mistral3", MISTRAL, {"spatial_merge_size": 2}, field("pixtral", "PixtralImageProcessor", {**MISTRAL, "patch_size": {"height": 28, "width": 28}}, rows_of(28))),
     ("internvl", square(448, **CROPS), {}, field("got_ocr2", "GotOcr2ImageProcessor", square(448, **CROPS), lambda output: 256 * len(output["pixel_values"]))),

@@ -77,6 +77,7 @@ def test_what_is_no_token_of_the_prompt_is_counted_apart() -> None:
     assert visual("pixtral").count(1024, 768)[2:5] == ((3072,), 3120, 3072)
     cross = visual("mllama").count(1920, 1080)
     assert (cross.tokens, cross.embeddings, cross.cross) == (1, 0, 6404)
+    assert visual("mllama").count(100, 100)[2:] == ((1601,) * 4, 1, 0, 0, 6404)
     tiled = visual("llama4")
     assert [tiled.count(*size).markers for size in ((512, 512), (1920, 1080), (300, 300))] == [
         7,

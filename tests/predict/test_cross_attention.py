@@ -74,7 +74,9 @@ def test_a_state_costs_its_keys_and_values_and_what_sees_it(
     hidden = deployment.model.hidden
     assert times.state_flops == layers // 5 * 2 * hidden * 2 * 8 * 128
     picture = times.picture(1920, 1080)
-    tower = times.encoder.visual.flops(times.encoder.visual.count(1920, 1080))
+    tower = times.encoder.visual.flops(times.encoder.visual.count(100, 100))
+    weights = 40 * (4 * 1280 * 1280 + 2 * 1280 * 5120)  # each of four tiles sees all of them
+    assert tower == pytest.approx(2 * STATES * weights + 4 * 1280 * 40 * STATES**2, rel=0.02)
     assert (picture.end, picture.states) == (1, STATES)
     assert picture.flops == tower + STATES * times.state_flops
     nothing = dict.fromkeys(("fixed_s", "flop_s", "picture_s", "pixel_s"), 0.0)
@@ -97,3 +99,15 @@ def test_a_state_costs_its_keys_and_values_and_what_sees_it(
     _, slope = model.decode_line(1)
     assert seen[1] - alone[1] == pytest.approx(slope * STATES / 5, rel=1e-6)
     assert not policy_of(deployment.worker).chunked
+
+
+@pytest.mark.parametrize(
+    ("engine", "loads"),
+    [("vllm", False), ("vllm,version=0.10.2", True), ("llama.cpp", False), ("sglang", True)],
+)
+def test_engines_that_do_not_load_such_a_model_are_refused(
+    tmp_path: Path, engine: str, loads: bool
+) -> None:
+    row = size(parse_worker(f"{config_of(tmp_path, 40)}@1xh100/tp1,engine={engine}"), 8192, 1)
+    assert row.fits == loads
+    assert ("cross attention" in row.why) != loads

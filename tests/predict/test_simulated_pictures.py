@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core.errors import InputError
 from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.cell import run_cell
@@ -16,7 +17,9 @@ from loadstone.predict.simulator.latencies import request_rows
 from loadstone.predict.steady_state import steady_state
 from loadstone.predict.step_time.pictures import DECODING, PictureTimes
 from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.planning import plan_for
 from loadstone.recommend.demand.traffic import traffic_of
+from loadstone.recommend.tell.share import bench_command
 from loadstone.runs.pictures import count_visual_tokens
 from loadstone.workload.option_fields import options_of
 from loadstone.workload.options import SimulateOptions
@@ -184,3 +187,20 @@ def test_recommend_counts_pictures() -> None:
     picture = times.picture(1024, 768)
     assert other.base_s - alone.base_s >= times.encode_s([picture] * 2) + picture.prepare_s
     assert other.rate_per_s < alone.rate_per_s < one.rate_per_s
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_more_pictures_than_a_deployment_takes_are_refused(limit: int) -> None:
+    deployment = parse_deployment(f"{QWEN}/limit_mm_per_prompt={limit}")
+    asked = planned(images=str(limit + 1))
+    with pytest.raises(InputError, match=f"{limit + 1}, of which the deployment takes .* {limit};"):
+        count_visual_tokens(asked, deployment, None)
+    assert count_visual_tokens(planned(images="2"), parse_deployment(QWEN), None).pictures
+
+
+def test_a_measurement_of_a_plan_has_its_pictures() -> None:
+    asked = {"model": "qwen3-vl-8b", "images": "2", "image_size": "512x512", "input": "64"}
+    load = {"output": "4", "rate": 2.0, "slo": "ttft_p99<1s", "gpus": "h100"}
+    planning = plan_for(options_of(asked | load, RecommendOptions))
+    command = bench_command(parse_deployment(QWEN), planning, 1, 5)
+    assert "--images 2 --image-size 512x512 " in command

@@ -4,6 +4,9 @@ from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
 from loadstone.engines.rules import COMMON, LORA_ARGUMENTS, EngineRules
 
+_CROSS_UNTIL: dict[str, tuple[int, ...]] = {"vllm": (0, 10, 2), "llama.cpp": ()}
+"""The last release that loads models with cross attention; (): none (vLLM's registry.py)."""
+
 
 def refuse_pictures(rules: EngineRules) -> str | None:
     """Return why its release does not take pictures as the deployment says."""
@@ -17,6 +20,10 @@ def refuse_pictures(rules: EngineRules) -> str | None:
             )
     if rules.most_pictures is not None and "limit_mm_per_prompt" not in rules.spelled:
         return f"limit_mm_per_prompt: {worker.engine} has no such argument; leave it out"
+    if worker.model.cross is not None and worker.engine in _CROSS_UNTIL:
+        until = _CROSS_UNTIL[worker.engine]
+        if not until or rules.version > until:
+            return f"{worker.engine} does not load models with cross attention here; use sglang"
     mode = worker.argument("mm_encoder_tp_mode")
     if mode not in (None, "weights", "data"):
         return f"mm_encoder_tp_mode={mode}: is not known; use weights or data"

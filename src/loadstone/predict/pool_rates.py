@@ -70,8 +70,8 @@ def rates_of(options: SizeOptions) -> list[PoolRates]:
             )
         if not deployment.hands_over:
             raise InputError(
-                f"--answer: {deployment.name} has one pool; write prefill=…+decode=…, or leave"
-                " it out"
+                f"--answer: {deployment.name} does not prefill and decode apart; write"
+                " prefill=…+decode=…, or leave it out"
             )
         found.append(pool_rates(deployment, context - answer, answer))
     return found

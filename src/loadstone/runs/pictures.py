@@ -6,14 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from loadstone.catalogue import Deployment, Worker, parse_worker
 from loadstone.catalogue.engines import DEFAULT_ENGINE, engine_key
 from loadstone.core.errors import InputError
-from loadstone.core.pictures import PictureShape
+from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.core.plan import Plan
 from loadstone.core.record import Target
 from loadstone.engines import rules_of
+from loadstone.engines.rules import EngineRules
 
 TAKEN = {"chat": None, "messages": {"image_url"}, "responses": {"image_url"}}
 """APIs that take parts other than text in a prompt, and which; None: whatever the server does."""
@@ -46,6 +48,8 @@ def count_visual_tokens(plan: Plan, declared: Deployment | None, target: Target 
     if pictures is None or not workers:
         return plan
     rules = rules_of(workers[0])
+    if target is None:
+        _check_limit(plan, pictures, rules)
     visual, own = rules.visual, workers[0].model.visual
     if visual is None or own is None:
         return plan
@@ -73,6 +77,16 @@ def count_visual_tokens(plan: Plan, declared: Deployment | None, target: Target 
         )
 
     return replace(plan, pictures=replace(pictures, shapes=tuple(map(count, pictures.shapes))))
+
+
+def _check_limit(plan: Plan, pictures: Pictures, rules: EngineRules) -> None:
+    """Raise InputError where a request has more pictures than its engine is told to take."""
+    asked, limit = int(pictures.images(np.arange(len(plan))).max(initial=0)), rules.most_pictures
+    if limit is not None and asked > limit:
+        raise InputError(
+            f"pictures in a request: {asked}, of which the deployment takes at most {limit}; raise"
+            " limit_mm_per_prompt, or ask for fewer"
+        )
 
 
 def _find_worker(declared: Deployment | None, target: Target | None) -> Iterator[Worker]:

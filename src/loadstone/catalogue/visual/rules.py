@@ -151,11 +151,10 @@ def count_canvas(width: int, height: int, numbers: Numbers) -> Counted:
 
 def count_cross(width: int, height: int, numbers: Numbers) -> Counted:
     """Count where layers of cross attention see the picture and the prompt has one token for it
-    (Llama 3.2 Vision)."""
+    (Llama 3.2 Vision). The processor adds empty tiles up to the most, and none is left out."""
     rows, columns = _best_canvas(width, height, numbers)
-    patches = (numbers["side"] // numbers["patch"]) ** 2 + 1
-    seen = rows * columns * patches
-    return Counted(rows, columns, (patches,) * (rows * columns), 1, 0, cross=seen)
+    tiles = ((numbers["side"] // numbers["patch"]) ** 2 + 1,) * numbers["most_tiles"]
+    return Counted(rows, columns, tiles, 1, 0, cross=sum(tiles))
 
 
 def _best_canvas(width: int, height: int, numbers: Numbers) -> tuple[int, int]:

@@ -59,8 +59,10 @@ class Visual(msgspec.Struct, frozen=True):
         return RULES_OF_RESOLUTIONS[self.rule](width, height, self.numbers, self.resolutions)
 
     def flops(self, counted: Counted) -> float | None:
-        """Return what the tower computes for a picture; None where its shape is not known."""
+        """Return what the tower computes for a picture, whose tiles see each other where layers of
+        cross attention see them; None where its shape is not known."""
         if self.tower is None:
             return None
         joins = 2 * counted.seen * self.tower.joined
-        return sum(map(self.tower.flops, counted.tiles)) + joins
+        tiles = (counted.patches,) if counted.cross else counted.tiles
+        return sum(map(self.tower.flops, tiles)) + joins

@@ -28,8 +28,8 @@ class PromptPictures:
         """Raises InputError where the deployment takes no pictures, or it is not known how."""
         if times is None:
             raise InputError(
-                "pictures: how this deployment encodes them is not known; name a model with a"
-                " vision_config, in vllm, sglang or llama.cpp"
+                "pictures: this model takes none, or how they are encoded is not known;"
+                " docs/images.md lists the types of models"
             )
         self.times, self.workers = times, workers
         self._plan, self._first = plan, plan.rows(cell).start

@@ -35,10 +35,9 @@ def share_workload(planning: Planning, replicas: int) -> dict[str, Any]:
         named["range-ratio"] = workload.range_ratio
     if workload.prefix:
         named |= {"prefix": workload.prefix, "prefix-groups": workload.prefix_groups}
-    if workload.turns is not None:
-        named["turns"] = workload.turns
-    if workload.think_time is not None:
-        named["think-time"] = workload.think_time
+    for name in ("images", "image_size", "turns", "think_time"):
+        if getattr(workload, name) is not None:
+            named[name.replace("_", "-")] = getattr(workload, name)
     return named
 
 

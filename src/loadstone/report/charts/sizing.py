@@ -94,8 +94,8 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
         chart,
         section="sizing",
         summary="; ".join(
-            f"{name}: {'fits' if row.fits else 'does not fit'}, longest context"
-            f" {row.max_context_tokens:,}"
+            f"{name}: {'fits' if row.fits else 'does not fit'}"
+            + (f", longest context {row.max_context_tokens:,}" if row.pool != "encode" else "")
             for name, row in zip(names, rows, strict=True)
         ),
     )

@@ -77,6 +77,22 @@ def render(rows: Sequence[Row]) -> list[Shown]:
 
 def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
     gib = row.gpus * _GIB
+    warm = f"{row.warm_sessions:,}"
+    if row.warm_sessions_host is not None:
+        warm += f" ({row.warm_sessions_host:,})"
+    cache = [
+        f"{row.kv_bytes / gib:.1f}",
+        f"{(row.free_bytes + row.kv_bytes) / gib:.1f}",
+        f"{row.kv_capacity_tokens:,}",
+    ]
+    if not (row.kv_bytes_per_token or row.kv_bytes):
+        cache, warm = ["-"] * len(cache), "-"
+    requests = (
+        row.context_tokens,
+        row.batch,
+        row.max_context_tokens,
+        row.max_concurrent_requests,
+    )
     return [
         f"{clean(row.model.rpartition('/')[2])} {row.weights_dtype}, KV {row.kv_dtype}",
         f"{row.pool}: {row.workers} × {row.machine}" if row.pool else row.machine,
@@ -84,15 +100,9 @@ def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
         *([row.engine] if several else []),
         f"{(row.weights_bytes + (row.adapters_bytes or 0.0)) / gib:.1f}",
         f"{(row.activation_bytes + row.pictures_bytes) / gib:.1f}",
-        f"{row.kv_bytes / gib:.1f}",
-        f"{(row.free_bytes + row.kv_bytes) / gib:.1f}",
-        f"{row.kv_capacity_tokens:,}",
-        f"{row.context_tokens:,}",
-        f"{row.batch:,}",
-        f"{row.max_context_tokens:,}",
-        f"{row.max_concurrent_requests:,}",
-        f"{row.warm_sessions:,}"
-        + ("" if row.warm_sessions_host is None else f" ({row.warm_sessions_host:,})"),
+        *cache,
+        *("-" if row.pool == "encode" else f"{number:,}" for number in requests),
+        warm,
         _fits(row, reasons),
     ]
 
