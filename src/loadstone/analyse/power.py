@@ -39,7 +39,7 @@ def add_power(cell: CellSummary, info: RunInfo, facts: RunFacts) -> None:
     limits, shares = limits_of(info, facts), cell.roofline
     terms = info.settings.electricity or Electricity()
     if facts.pools:
-        unknown = "no row has prefill and decode apart"
+        unknown = "no row has pools of workers"
     elif limits is None or shares is None or not facts.gpus or info.settings.fleet is not None:
         return
     elif shares.mbu is None or shares.mfu is None:
