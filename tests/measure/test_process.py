@@ -156,11 +156,11 @@ AWAY = """
 import os, signal, sys, time
 if not os.fork():
     os.setsid()
-    if os.fork():
-        os._exit(0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with open(sys.argv[1], "w") as file:
-        print(os.getpid(), file=file)
+    if away := os.fork():
+        with open(sys.argv[1], "w") as file:
+            print(away, file=file)
+        os._exit(0)
     time.sleep(600)
 os.wait()
 """
