@@ -339,16 +339,20 @@ def repeat_a_file(
 @pytest.mark.slow
 @pytest.mark.skipif(not TINY.is_dir(), reason="shared/data/tiny_models is not beside this checkout")
 @pytest.mark.parametrize(
-    ("most", "tokens"),
-    [(None, {1056, 999, 1032}), (4096, {1056, 3120, 4128})],
-    ids=["bounded", "raised"],
+    ("most", "sizes", "tokens"),
+    [
+        (None, SIZES, {1056, 999, 1032}),
+        (4096, SIZES, {1056, 3120, 4128}),
+        (4096, "320x320", {420}),
+    ],
+    ids=["bounded", "raised", "one size"],
 )
 def test_llama_server_bounds_pictures_as_its_rule_says(
-    loadstone: Loadstone, tmp_path: Path, most: int | None, tokens: set[int]
+    loadstone: Loadstone, tmp_path: Path, most: int | None, sizes: str, tokens: set[int]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(PIXTRAL))
     of_engine = f"engine=llama.cpp{f',image_max_tokens={most}' if most else ''}"
-    asked = f"--images 1 --image-size {SIZES} --input 16 --output 2 --warmup 0 --concurrency 1"
+    asked = f"--images 1 --image-size {sizes} --input 16 --output 2 --warmup 0 --concurrency 1"
     with seeing_llama(tmp_path, *(["--image-max-tokens", str(most)] if most else [])) as url:
         done = loadstone(
             *f"bench {url} {asked} --requests 12 --out {tmp_path}".split(),

@@ -43,6 +43,14 @@ def test_each_request_has_the_pictures_that_are_asked_for() -> None:
     assert all(pictures.group is None for pictures in requests if pictures)
 
 
+def test_some_requests_have_no_picture_where_the_number_may_be_0() -> None:
+    counts = [
+        request.pictures and request.pictures.images for request in planned(images="uniform:0:2")
+    ]
+    assert {1, 2} < {count or 0 for count in counts} == {0, 1, 2}
+    assert planned(images="0").pictures is None
+
+
 def test_text_draws_what_it_draws_without_pictures() -> None:
     plain, pictured = planned(), planned(images="1")
     assert plain.pictures is None
@@ -153,11 +161,13 @@ def test_a_picture_is_turned_as_the_engine_does(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"image_size": "64x64"}, "--images"),
-        ({"images": "0"}, "--images"),
+        ({"images": "-1"}, "--images"),
         ({"images": "99"}, "at most 64"),
         ({"images": "1", "image_size": "64"}, "--image-size"),
         ({"images": "1", "image_size": "64x64:-1"}, "weight"),
         ({"images": "1", "image_size": "64x64:1,32x32"}, "nothing is left"),
+        ({"images": "1.5"}, "--images: write a whole number from 0"),
+        ({"images": "normal:0:1"}, "--images: write a number from 1"),
         ({"images": "1", "image_size": "uniform:64x64:32x32"}, "smallest"),
         ({"images": "1", "image_size": "uniform:64x64"}, "smallest"),
         ({"images": "1", "image_format": "gif"}, "--image-format gif"),

@@ -53,12 +53,13 @@ class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return int(self.mean) if self.kind == "fixed" else self.low
 
 
-def parse_length(text: str, range_ratio: float, what: str) -> Length:
+def parse_length(text: str, range_ratio: float, what: str, minimum: int = 1) -> Length:
     """Read a Length from `1024`, `8k`, `uniform:512:1024`, `normal:1024:128` or
     `lognormal:1024:0.5`; k is 1024.
 
     A plain number with `range_ratio` r < 1 is uniform in [r·n, n], as vLLM's and SGLang's
-    benchmarks at ratio r (InferenceX's 0.8 among them). `what` names the flag. Raises InputError.
+    benchmarks at ratio r (InferenceX's 0.8 among them). `what` names the flag; `minimum` may be 0
+    for a plain number or a uniform one. Raises InputError.
     """
     kind, *numbers = text.strip().split(":")
     if not numbers:
@@ -74,12 +75,11 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
             " lognormal:1024:0.5"
         )
     first, second = values[0], values[-1]
-    if not 1 <= first <= MAX_TOKENS or (
-        kind in ("fixed", "uniform") and any(v != int(v) for v in values)
-    ):
-        raise InputError(
-            f"{what}: a length must be a whole number from 1 to {MAX_TOKENS:,}, not {text!r}"
-        )
+    whole = kind in ("fixed", "uniform")
+    lowest = minimum if whole else 1
+    if not lowest <= first <= MAX_TOKENS or (whole and any(v != int(v) for v in values)):
+        form = "a whole number" if whole else "a number"
+        raise InputError(f"{what}: write {form} from {lowest} to {MAX_TOKENS:,}, not {text!r}")
     if kind == "uniform":
         if not first <= second <= MAX_TOKENS:
             raise InputError(

@@ -106,7 +106,7 @@ class Pictured(Workload):
             # The pictures of a group are always the same, of one size.
             number = picks.choice(shapes or _DRAWN, asked.groups, p=shares)[group]
         drawn: Rows = {
-            "pictures": asked.count.draw(counts, size).clip(1, MOST).astype(np.uint8),
+            "pictures": asked.count.draw(counts, size).clip(0, MOST).astype(np.uint8),
             "picture": number.astype(np.int32),
             "picture_group": group.astype(np.int32),
         }
@@ -129,7 +129,7 @@ def parse_pictures(
     images: str, size: str | None, form: str | None, content: str, groups: int | None, place: str
 ) -> PictureRequest:
     """Read the options for pictures. Raises InputError, which names the flag."""
-    count = parse_length(images, 1.0, "--images")
+    count = parse_length(images, 1.0, "--images", minimum=0)
     if count.smallest > MOST or (count.kind == "uniform" and count.high > MOST):
         raise InputError(f"--images {images}: at most {MOST} pictures in a request")
     text = size or DEFAULT_SIZE

@@ -122,7 +122,7 @@ def add_pictures(workload: Workload, options: WorkloadOptions) -> Workload:
         options.image_groups,
         options.image_place,
     )
-    return Pictured(workload, request)
+    return Pictured(workload, request) if request.count.mean else workload
 
 
 def _read_trace(options: WorkloadOptions, path: Path) -> trace.Trace:

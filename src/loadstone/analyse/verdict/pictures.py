@@ -143,8 +143,9 @@ def _differ(table: Pictures, counts: dict[int, float], *, by_difference: bool) -
     }
     slack, around = 0.0, set(excess.values())
     if by_difference:
-        # What is added to every size alike is text around a picture, in this tokenizer's tokens.
-        alike = len(excess) > 1 and len(around) == 1 and 0 < min(around) <= thresholds.MARKER_TOKENS
+        # What is added to every size alike is text around a picture, in this tokenizer's tokens;
+        # of one size alone it may be.
+        alike = len(around) == 1 and 0 < min(around) <= thresholds.MARKER_TOKENS
         markers = [table.shapes[number].markers for number in excess]
         slack = min(around) if alike else max([2, *markers])
     wrong = [number for number, tokens in excess.items() if abs(tokens) > slack]
