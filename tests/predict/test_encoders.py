@@ -1,12 +1,16 @@
 """Workers that encode pictures for others, against times, bytes and commands by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import loadstone
+from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.engines.deployment_launch import launch_deployment
 from loadstone.engines.launch import Site
@@ -37,8 +41,8 @@ def ttft_s(text: str, fleet: Fleet, **asked: str) -> Any:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("encoders", [1, 2])
 def test_one_by_one_a_first_token_waits_for_encoder_and_link(engine: str, encoders: int) -> None:
-    """Two pictures of 768 tokens and 3.96 TFLOP. One encoder makes both in one step, two make one
-    each at the same time; 4,096 · 2 · 4 bytes of a token go over 37.5 GB/s."""
+    """Two pictures of 768 tokens and 3.96 TFLOP. One encoder prepares both one after the other and
+    makes both in one step, two prepare and make one each at the same time; 4,096 · 2 · 4 bytes of a token go over 37.5 GB/s."""
     text = APART.format(engine=engine, encoders=encoders)
     deployment = parse_deployment(text)
     fleet, pool = fleet_of(deployment), encoder_pool(deployment)
@@ -49,7 +53,7 @@ def test_one_by_one_a_first_token_waits_for_encoder_and_link(engine: str, encode
     each = 2 // encoders
     encode_s = times.fixed_s + each * picture.flops * times.flop_s
     link_s = each * 768 * 4096 * 2 * 4 / 37.5e9
-    prepare_s = (0.3 + 2 * 0.7) * picture.prepare_s
+    prepare_s = (0.3 + each * 0.7) * picture.prepare_s
     nothing = dict.fromkeys(("fixed_s", "flop_s", "picture_s", "pixel_s"), 0.0)
     free = replace(fleet, encoders=pool._replace(times=times._replace(**nothing), embedding_s=0.0))
     more = ttft_s(text, fleet) - ttft_s(text, free)
@@ -58,7 +62,59 @@ def test_one_by_one_a_first_token_waits_for_encoder_and_link(engine: str, encode
     model: Any = together.model
     whole = ttft_s(ONE.format(engine=engine), together)
     encoded_s = model.pictures.encode_s([picture] * 2)
-    assert ttft_s(text, free) == pytest.approx(whole - encoded_s - prepare_s, abs=1e-4)
+    prepared_s = (0.3 + 2 * 0.7) * picture.prepare_s
+    assert ttft_s(text, free) == pytest.approx(whole - encoded_s - prepared_s, abs=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_more_encoders_prepare_pictures_of_a_request_at_once(engine: str) -> None:
+    """Of four pictures an encoder has four, two, two, and one at most."""
+    more = []
+    for encoders in (1, 2, 3, 4):
+        text = APART.format(engine=engine, encoders=encoders)
+        fleet = fleet_of(parse_deployment(text))
+        pool = fleet.encoders
+        assert pool is not None
+        free = pool.times._replace(picture_s=0.0, pixel_s=0.0, fixed_s=0.0, flop_s=0.0)
+        slow = free._replace(picture_s=1.0)
+        slow_s, free_s = (
+            ttft_s(text, replace(fleet, encoders=pool._replace(times=times)), images="4")
+            for times in (slow, free)
+        )
+        more.append(np.mean(slow_s - free_s))
+    assert more == pytest.approx([0.3 + most * 0.7 for most in (4, 2, 2, 1)], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "rate", "output", "limit"),
+    [
+        ("encode=1xh100/tp1+both=2*(1xh100/tp1)", 30, "16", "encode"),
+        ("encode=1xh100/tp1+both=2*(1xh100/tp1)", 30, "256", "encode"),
+        ("encode=3*(1xh100/tp1)+both=2*(1xh100/tp1)", 2, "16", "both"),
+        ("encode=1xh100/tp1+prefill=1xh100/tp1+decode=1xh100/tp1", 30, "16", "encode"),
+        ("encode=2*(1xh100/tp1)+prefill=1xh100/tp1+decode=1xh100/tp1", 2, "16", "none"),
+    ],
+)
+def test_an_encode_pool_that_is_full_is_named(
+    tmp_path: Path, deployment: str, rate: int, output: str, limit: str
+) -> None:
+    """60 pictures a second of 0.7 · 42 ms on one processor are too many."""
+    document = loadstone.simulate(
+        f"qwen3-vl-8b@{deployment},engine=sglang",
+        images=2, image_size="1024x768", input=64, output=output, rate=[rate], requests=60,
+        draws=1, out=tmp_path,
+    ).document()  # fmt: skip
+    (cell,) = document["cells"]
+    (found,) = [each for each in cell["verdict"]["findings"] if each["kind"] == "pools"]
+    assert LIMITS[limit] in found["evidence"]
+    assert ("caches handed over" in found["evidence"]) == ("prefill" in deployment)
+    (stored,) = run_folder.read_info(Path(document["run_dir"])).settings.pools
+    assert stored.limit == limit
+    busy = cell["pools"][0]["busy_share"]
+    assert busy == stored.encode_busy
+    assert (busy > 0.85) == (limit == "encode")
+    assert stored.encode_s is not None
+    assert (stored.encode_s > 0.3) == (limit == "encode")
 
 
 def test_encoders_work_in_steps_of_so_many_requests() -> None:

@@ -228,7 +228,8 @@ def test_every_request_is_handed_over_and_answered_whole(
     check_answers(asked, records_of(asked, fleet), one_by_one=drafts is None)
     run = run_cell(asked, 0, fleet)
     assert run.pool_times is not None
-    figures = describe_pools(run, run.pool_times)
+    figures = describe_pools(run)
+    assert figures is not None
     assert figures.transfers == 300
     assert run.pool_times.prompt_tokens == asked.input_tokens.sum()
     states = run.states()
@@ -291,7 +292,7 @@ def test_transfers_of_one_worker_follow_one_another() -> None:
     run = run_cell(asked, 0, pooled(Sglang.handover, link=slow))
     first, second = sorted(run.journal.first_s)
     assert second - first == pytest.approx(0.1, abs=0.011)
-    assert describe_pools(run, run.pool_times).limit == "link"  # type: ignore[arg-type]
+    assert describe_pools(run).limit == "link"  # type: ignore[union-attr]
 
 
 def test_workers_of_ranks_that_go_in_step_are_groups_of_their_own() -> None:

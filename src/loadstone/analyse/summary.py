@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,6 +53,7 @@ from loadstone.core.machine_figures import PoolFigures
 from loadstone.core.metrics import Latency, Metrics, RateInterval, Window
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import RunInfo
+from loadstone.core.settings import PooledCell
 from loadstone.core.statistics import Distribution
 from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import SCHEMA, CellSummary, Client, Summary
@@ -115,8 +117,8 @@ def add_limits(summary: Summary, info: RunInfo) -> RunFacts:
     """Add to each cell what the hardware allows, where the catalogue knows it; return the facts of
     the run."""
     facts = run_facts(info, summary)
-    for cell in summary.cells:
-        cell.pools = [_measure_pool(pool, cell) for pool in facts.pools]
+    for cell, pooled in zip_longest(summary.cells, info.settings.pools):
+        cell.pools = [_measure_pool(pool, cell, pooled) for pool in facts.pools]
         cell.roofline = None if facts.pools else roofline_of(info, facts, cell)
         if info.source == "simulated":
             add_power(cell, info, facts)
@@ -436,7 +438,7 @@ def _add_drafts(summary: CellSummary, cell: _Cell) -> None:
     summary.drafts = drafts.drafts_of(server, records, run.info)
 
 
-def _measure_pool(pool: PoolFigures, cell: CellSummary) -> PoolFigures:
+def _measure_pool(pool: PoolFigures, cell: CellSummary, pooled: PooledCell | None) -> PoolFigures:
     """Compute what a pool gave: one that prefills the input's tokens, one that decodes the
     output's."""
     window = cell.lasting()
@@ -451,6 +453,7 @@ def _measure_pool(pool: PoolFigures, cell: CellSummary) -> PoolFigures:
         tokens_per_s=rate,
         tokens_per_s_per_gpu=None if rate is None else rate / pool.gpus,
         j_per_token=watts / rate if rate and watts is not None else None,
+        busy_share=getattr(pooled, f"{pool.role}_busy", None),
     )
 
 

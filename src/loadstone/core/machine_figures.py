@@ -82,7 +82,7 @@ class ServerFigures(DocumentPart, kw_only=True, frozen=True):
 class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
     """Holds what a pool of a deployment gave in a cell: prompt tokens of one that prefills, answer
     tokens of one that decodes, over the window of CellSummary.lasting(); `gpus` of all its workers.
-    j_per_token: where its GPUs were watched."""
+    j_per_token: where its GPUs were watched; busy_share: where PooledCell has it."""
 
     role: str
     gpu: str | None
@@ -90,6 +90,7 @@ class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
     tokens_per_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     j_per_token: float | None = None
+    busy_share: float | None = None
 
 
 class DraftFigures(DocumentPart, kw_only=True, frozen=True):

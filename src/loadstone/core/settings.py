@@ -83,8 +83,12 @@ class ImportedFrom(msgspec.Struct, kw_only=True):
 
 
 class PooledCell(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds what the prefill and the decode pool of a simulated deployment did in a cell.
+    """Holds what the pools of a simulated deployment did in a cell.
 
+    encode_busy           share of the time in which encoders worked, of that part of them that had
+                          most to do (threads, processors, towers, network cards), until their last
+                          picture was out; `encode_s`: a request's mean time there. None: there are
+                          no encoders. Of those behind that do `both`, all else is None
     prefill_tokens_per_s  prompt tokens computed; `decode_tokens_per_s`: answer tokens written; over
                           the whole cell
     prefill_busy          share of the time in which prefill workers computed
@@ -93,17 +97,20 @@ class PooledCell(msgspec.Struct, frozen=True, kw_only=True):
     room_s                mean wait of a request for room in the decode pool; `prefill_s`: its time
                           in the prefill pool, queue and steps; `link_s`: from a computed prompt to
                           a cache that decodes
-    limit                 `prefill`, `decode` or `link`: the pool or way that is full; `none`
+    limit                 `encode`, `prefill`, `decode` or `link`: the pool or way that is full;
+                          `none`; `both`: encoders are not, and of the others it is not known
     """
 
-    prefill_tokens_per_s: float
-    decode_tokens_per_s: float
-    prefill_busy: float
-    transfers: int
-    room_s: float
-    prefill_s: float
-    link_s: float
     limit: str
+    encode_busy: float | None = None
+    encode_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+    decode_tokens_per_s: float | None = None
+    prefill_busy: float | None = None
+    transfers: int | None = None
+    room_s: float | None = None
+    prefill_s: float | None = None
+    link_s: float | None = None
 
 
 _Count = Annotated[int, msgspec.Meta(gt=-(1 << 53), lt=1 << 53)]

@@ -264,8 +264,9 @@ class _Simulation:
             run = run_cell(plan, cell, self.fleet, start_s, self.grace_s, counters.look)
             counters.look(run.over_s, run.states())
             yield from tables(plan, cell, run, self.fleet.policy)
-            if run.pool_times is not None:
-                info.settings.pools.append(describe_pools(run, run.pool_times))
+            pools = describe_pools(run)
+            if pools is not None:
+                info.settings.pools.append(pools)
             loads, slots = run.adapter_loads
             info.cells[cell] = CellInfo(
                 load=load,

@@ -225,10 +225,12 @@ def prediction_findings(info: RunInfo) -> Findings:
 
 
 LIMITS = {
+    "encode": "the encode pool is full",
     "prefill": "the prefill pool is full",
     "decode": "the decode pool has no room, and requests wait for it",
     "link": "caches wait for the link between the pools",
-    "none": "neither pool is full",
+    "none": "no pool is full",
+    "both": "the encode pool is not full",
 }
 """Of pools what is full, by PooledCell.limit."""
 
@@ -239,11 +241,13 @@ def _pools(info: RunInfo) -> Findings:
         {
             "load": cell.load.label,
             "limit": LIMITS.get(pools.limit, pools.limit),
+            "encode_busy_share": pools.encode_busy,
+            "encode_s": pools.encode_s,
             "prefill_tokens_per_s": pools.prefill_tokens_per_s,
             "prefill_busy_share": pools.prefill_busy,
             "decode_tokens_per_s": pools.decode_tokens_per_s,
             "transfers": pools.transfers,
-            "transfer_ms": pools.link_s * 1e3,
+            "transfer_ms": None if pools.link_s is None else pools.link_s * 1e3,
         }
         for cell, pools in zip(info.cells, info.settings.pools, strict=False)
     ]

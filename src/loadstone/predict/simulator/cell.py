@@ -11,13 +11,12 @@ from loadstone.predict.scheduler import Sequence
 from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
-from loadstone.predict.simulator.encoders import EncodedArrivals
+from loadstone.predict.simulator.encoders import EncodedArrivals, EncoderWork
 from loadstone.predict.simulator.engine import picture_times_of
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.gateway import Gateway
 from loadstone.predict.simulator.pictures import (
-    HostSeconds,
     LaterArrivals,
     PreparedArrivals,
     PromptPictures,
@@ -54,11 +53,10 @@ def run_cell(
     run.route = fleet.route
     if plan.pictures is not None:
         prompts = fleet if fleet.prefill is None else fleet.prefill.fleet
-        run.encoders = fleet.encoders
-        times, workers = picture_times_of(prompts.model), prompts.workers
+        times = picture_times_of(prompts.model)
         if fleet.encoders is not None:
-            times, workers = fleet.encoders.times, fleet.encoders.workers
-        run.pictures = PromptPictures(plan, cell, times, workers)
+            times, run.encoders = fleet.encoders.times, EncoderWork(fleet.encoders, start_s)
+        run.pictures = PromptPictures(plan, cell, times, prompts.workers)
     contents = None
     if policy.prefix_cache and shares(plan, cell):
         computing = policy if fleet.prefill is None else fleet.prefill.fleet.policy
@@ -209,14 +207,10 @@ def prepare(run: CellRun, client: SimulatedClient) -> tuple[Any, Callable[[Any],
         row = requests.row(index)
         return pictures.of(index, row, requests.input_tokens[row])
 
-    def work_s(index: int) -> list[HostSeconds]:
-        return pictures.prepare(pictures_of(index))
-
-    encoder = pictures.times.encoder
-    prepared = PreparedArrivals(client.arrivals, client.pop, work_s, encoder, pictures.workers)
+    client_side = client.arrivals, client.pop, pictures_of
     if run.encoders is None:
-        return prepared, LaterArrivals.take
-    return EncodedArrivals(prepared, pictures_of, run.encoders), LaterArrivals.take
+        return PreparedArrivals(*client_side, host=pictures.host), LaterArrivals.take
+    return EncodedArrivals(*client_side, work=run.encoders), LaterArrivals.take
 
 
 def turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], now_s: float) -> None:

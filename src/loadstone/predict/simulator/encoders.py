@@ -1,16 +1,15 @@
 """Workers that encode pictures for others: a queue before the schedulers.
 
 The pictures of a request are dealt out to the workers in turn, as vLLM's proxy and SGLang's
-receiver do. A worker encodes in steps: of what waits when it is free, as much as a step takes.
-Embeddings of T tokens, T · hidden · 2 bytes · (1 + deepstack), leave it one after another over its
-network card; when the last of a request is there, its prompt is T tokens that no tower is needed
-for.
+receiver do. A worker prepares its own, on threads and a processor of its own, and encodes in
+steps: of what waits when it is free, as much as a step takes. Embeddings of T tokens, T · hidden ·
+2 bytes · (1 + deepstack), leave it one after another over its network card; when the last of a
+request is there, its prompt is T tokens that no tower is needed for. vLLM's proxy then sends the
+request with its pictures, which are prepared once more there: that is not simulated.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from heapq import heappush
-from typing import NamedTuple
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
 
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.deployment.deployment import Deployment
@@ -18,7 +17,7 @@ from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.engines.handover import picture_bytes_per_s
 from loadstone.predict.simulator.engine import NEVER
-from loadstone.predict.simulator.pictures import LaterArrivals
+from loadstone.predict.simulator.pictures import LaterArrivals, PictureHost
 from loadstone.predict.step_time.pictures import Picture, PictureTimes, picture_times
 from loadstone.predict.step_time.profile import profile_of
 
@@ -54,12 +53,40 @@ def encoder_pool(deployment: Deployment, profile: str | None = None) -> EncoderP
     return EncoderPool(times, pool.workers, encoding.together, embedding_s)
 
 
+class EncoderWork:
+    """Holds what the encoders of a cell keep from step to step: a host each, and sums of their
+    work.
+
+    requests, request_s  with pictures, and how long they were there: queue, work and way out
+    encode_s, link_s     of all towers, and of all network cards
+    end_s                when the last embeddings were out
+    """
+
+    def __init__(self, pool: EncoderPool, start_s: float) -> None:
+        self.pool, self.start_s = pool, start_s
+        self.hosts = [PictureHost(pool.times.encoder) for _ in range(pool.workers)]
+        self.requests = 0
+        self.request_s = self.encode_s = self.link_s = 0.0
+        self.end_s = start_s
+
+    def busy_share(self) -> float:
+        """Return the share of the time until `end_s` in which the part of the encoders worked that
+        had most to do: threads, processors, towers or network cards."""
+        encoder = self.pool.times.encoder
+        decode_s = sum(host.decode_s for host in self.hosts) / encoder.threads
+        process_s = sum(host.process_s for host in self.hosts) / encoder.processors
+        most_s = max(decode_s, process_s, self.encode_s, self.link_s)
+        whole_s = len(self.hosts) * max(1e-9, self.end_s - self.start_s)
+        return min(1.0, most_s / whole_s)
+
+
 class _Encoder:
     """A worker: what waits as (when it is prepared, the request, the picture), and when it is
     free."""
 
-    def __init__(self) -> None:
-        self.queue: deque[tuple[float, int, Picture]] = deque()
+    def __init__(self, host: PictureHost) -> None:
+        self.host = host
+        self.queue: list[tuple[float, int, Picture]] = []
         self.free_s = self.link_free_s = 0.0
 
     @property
@@ -68,29 +95,24 @@ class _Encoder:
 
 
 class EncodedArrivals(LaterArrivals):
-    """Arrivals of requests whose pictures are prepared, once they are encoded."""
+    """Arrivals of requests once encoders have prepared and encoded their pictures."""
 
-    def __init__(
-        self,
-        prepared: LaterArrivals,
-        pictures_of: Callable[[int], Sequence[Picture]],
-        pool: EncoderPool,
-    ) -> None:
-        super().__init__()
-        self._prepared, self._pictures_of, self._pool = prepared, pictures_of, pool
-        self._encoders = [_Encoder() for _ in range(pool.workers)]
+    def __init__(self, *client: Any, work: EncoderWork) -> None:
+        super().__init__(*client)
+        self._work, self._pool = work, work.pool
+        self._encoders = [_Encoder(host) for host in work.hosts]
         self._turn = 0
-        self._left: dict[int, int] = {}
-        self._over_s: dict[int, float] = {}
+        # Since when a request is here, its pictures that are, and when the others were out.
+        self._under_way: dict[int, tuple[float, int, float]] = {}
 
     def __bool__(self) -> bool:
-        ready = self.ready
+        arrivals, ready = self._arrivals, self.ready
         while True:
             encoder = min(self._encoders, key=lambda worker: worker.begin_s)
-            arrival_s = self._prepared[0][0] if self._prepared else NEVER
+            arrival_s = arrivals[0][0] if arrivals else NEVER
             ready_s = ready[0][0] if ready else NEVER
             if arrival_s < NEVER and arrival_s <= min(encoder.begin_s, ready_s):
-                self._queue(*self._prepared.take())
+                self._queue(*self._pop(arrivals))
             elif encoder.begin_s < NEVER and encoder.begin_s <= ready_s:
                 self._encode(encoder)
             else:
@@ -101,10 +123,14 @@ class EncodedArrivals(LaterArrivals):
         if not pictures:
             heappush(self.ready, (at_s, index))
             return
-        self._left[index], self._over_s[index] = len(pictures), at_s
-        for picture in pictures:
-            self._encoders[self._turn % self._pool.workers].queue.append((at_s, index, picture))
-            self._turn += 1
+        self._under_way[index] = at_s, len(pictures), at_s
+        for first in range(min(len(pictures), self._pool.workers)):
+            encoder = self._encoders[(self._turn + first) % self._pool.workers]
+            dealt = pictures[first :: self._pool.workers]
+            prepared_s = encoder.host.prepare(dealt, at_s)
+            for picture in dealt:
+                heappush(encoder.queue, (prepared_s, index, picture))
+        self._turn += len(pictures)
 
     def _encode(self, encoder: _Encoder) -> None:
         """Encode the next step of a worker, and send what comes out."""
@@ -118,14 +144,21 @@ class EncodedArrivals(LaterArrivals):
             if step and (embeddings > limit or len(requests) > self._pool.together):
                 break
             step.append((index, picture))
-            encoder.queue.popleft()
-        encoder.free_s = begin_s + self._pool.times.encode_s(picture for _, picture in step)
+            heappop(encoder.queue)
+        encode_s = self._pool.times.encode_s(picture for _, picture in step)
+        encoder.free_s = begin_s + encode_s
+        self._work.encode_s += encode_s
         for index, picture in step:
-            over_s = max(encoder.free_s, encoder.link_free_s)
-            over_s += picture.embeddings * self._pool.embedding_s
+            link_s = picture.embeddings * self._pool.embedding_s
+            over_s = max(encoder.free_s, encoder.link_free_s) + link_s
             encoder.link_free_s = over_s
-            self._over_s[index] = max(self._over_s[index], over_s)
-            self._left[index] -= 1
-            if not self._left[index]:
-                del self._left[index]
-                heappush(self.ready, (self._over_s.pop(index), index))
+            self._work.link_s += link_s
+            since_s, left, last_s = self._under_way.pop(index)
+            last_s = max(last_s, over_s)
+            if left > 1:
+                self._under_way[index] = since_s, left - 1, last_s
+                continue
+            heappush(self.ready, (last_s, index))
+            self._work.requests += 1
+            self._work.request_s += last_s - since_s
+            self._work.end_s = max(self._work.end_s, last_s)

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 
 from loadstone.core.settings import PooledCell
@@ -9,14 +10,30 @@ from loadstone.predict.simulator.latencies import answered_rows
 from loadstone.predict.simulator.run import CellRun, PoolTimes
 
 _FULL_BUSY = 0.85
-"""Share of the time from which on prefill workers count as full: beyond it the queue before them
-grows fast."""
+"""Share of the time from which on encoders and prefill workers count as full: beyond it the queue
+before them grows fast."""
 _FULL_WAIT = 0.1
 """Share of E2E that a wait takes where what is waited for counts as full."""
 
 
-def describe_pools(run: CellRun, times: PoolTimes) -> PooledCell:
-    """Tell what the pools did in a cell that is over, and which of them was full."""
+def describe_pools(run: CellRun) -> PooledCell | None:
+    """Tell what the pools did in a cell that is over, and which of them was full; None: it had
+    none."""
+    behind = None if run.pool_times is None else _describe_pair(run, run.pool_times)
+    work = run.encoders
+    if work is None:
+        return behind
+    busy = work.busy_share()
+    cell = behind or PooledCell(limit="both")
+    return msgspec.structs.replace(
+        cell,
+        encode_busy=busy,
+        encode_s=work.request_s / max(1, work.requests),
+        limit="encode" if busy > _FULL_BUSY else cell.limit,
+    )
+
+
+def _describe_pair(run: CellRun, times: PoolTimes) -> PooledCell:
     length_s = max(1e-9, run.over_s - run.start_s)
     rows = answered_rows(run)
     e2e_s = float(np.mean(rows["end"] - rows["sent"])) if len(rows) else math.inf

@@ -20,7 +20,7 @@ from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.client import CellRequests
 from loadstone.predict.simulator.content import Contents
-from loadstone.predict.simulator.encoders import EncoderPool
+from loadstone.predict.simulator.encoders import EncoderWork
 from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
 from loadstone.predict.simulator.pictures import PromptPictures
 
@@ -127,7 +127,7 @@ class CellRun:
         self.refused: dict[int, tuple[float, int, str]] = {}
         self.contents: Contents | None = None
         self.pictures: PromptPictures | None = None
-        self.encoders: EncoderPool | None = None
+        self.encoders: EncoderWork | None = None
         self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
         self.prefill_replicas: list[Replica] = []

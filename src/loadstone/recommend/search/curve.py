@@ -319,7 +319,7 @@ def _summarise(
         values = task_times(run)[0] if metric == TASK else of_class[latency_field(metric, cell)]
         return float(np.quantile(values, q)) if len(values) else 0.0
 
-    sessions = traffic.session_figures(run, load)
+    sessions, pools = traffic.session_figures(run, load), describe_pools(run)
     window_s = float(rows["end"].max()) - begin_s
     requests_per_s = sessions.requests_per_s
     tokens_per_s = sessions.requests_per_s * traffic.output_tokens
@@ -333,6 +333,6 @@ def _summarise(
         tpot_p50_s=quantile("tpot", 0.5),
         requests_per_s=requests_per_s or len(steady) / window_s / replicas,
         output_tokens_per_s=tokens_per_s or float(steady["tokens"].sum()) / window_s / replicas,
-        limit=describe_pools(run, run.pool_times).limit if run.pool_times is not None else "",
+        limit="" if pools is None else pools.limit,
         sessions=sessions,
     )

@@ -184,6 +184,7 @@ def _show_pools(cell: CellSummary) -> str:
         f"({show_number(pool.tokens_per_s_per_gpu)} a GPU"
         f"{'' if pool.j_per_token is None else f', {show_number(pool.j_per_token)} J a token'})"
         for pool in cell.pools
+        if pool.role != "encode"
     ]
     return f"{name_cell(cell)}: input by {parts[0]}, output by {parts[-1]}" if parts else ""
 
