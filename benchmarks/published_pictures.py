@@ -29,7 +29,8 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 }
 REMARK = """
 Under load the host decides: before one processor prepared one request after another, as engines' code does, half of
-these numbers were off by more than 39 %. What is left: SGLang 0.5.6 over 8 GPUs takes 0.45 to 0.58 s for each request
+these numbers were off by more than 39 %. They were seen before that was decided, though no coefficient was set by them.
+What is left: SGLang 0.5.6 over 8 GPUs takes 0.45 to 0.58 s for each request
 under 100 users, one after another from the first on, of which a request alone shows nothing; a transfer of 44 MB of
 pixels to each rank explains a part at most."""
 UNITS = {"ttft_ms_median": "ms", "ttft_ms_mean": "ms", "requests_per_s": "1/s"}
