@@ -123,6 +123,7 @@ def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(
         assert plan.by_hour.replicas[0] == math.ceil(plan.replicas * 61 / 240)
 
 
+@pytest.mark.slow
 def test_growth_and_reserve_take_more(day) -> None:
     found, grown, safe = (plans(**(day | more)) for more in ({}, {"growth": 400}, {"reserve": 1}))
     assert grown.traffic.value == pytest.approx(2 * found.traffic.value)

@@ -56,6 +56,7 @@ def test_failures_are_named_and_the_fastest_is_advised(
     assert "q4_0" not in result["advised"]
 
 
+@pytest.mark.slow
 def test_a_race_that_is_killed_goes_on_to_the_same_end(
     loadstone: Loadstone, program: Path, tmp_path: Path
 ) -> None:
