@@ -47,6 +47,18 @@ MODEL = "scripted"
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 FAST = FixedLatency(ttft_s=0.01, itl_s=0.002)
+PIXTRAL = {
+    "model_type": "llava",
+    "text_config": {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 512,
+        "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 16384,
+    },
+    "vision_config": {
+        "model_type": "pixtral", "hidden_size": 64, "intermediate_size": 128, "patch_size": 16,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 1024,
+    },
+}  # fmt: skip
+"""The config.json of the tiny model that sees pictures."""
 QUICK = ("--input", "8", "--output", "4", "--warmup", "0")
 """Flags of runs that are about something else than their length."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import Loadstone, lines
+from conftest import PIXTRAL, Loadstone, lines
 from engines import launch
 from loadstone.core.errors import InputError
 from loadstone.core.pictures import PictureShape
@@ -282,17 +282,6 @@ def test_pictures_that_lie_elsewhere_are_refused(
 
 
 TINY = Path(__file__).resolve().parents[3] / "shared" / "data" / "tiny_models"
-PIXTRAL = {
-    "model_type": "llava",
-    "text_config": {
-        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 512,
-        "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 16384,
-    },
-    "vision_config": {
-        "model_type": "pixtral", "hidden_size": 64, "intermediate_size": 128, "patch_size": 16,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 1024,
-    },
-}  # fmt: skip
 SIZES = "512x512,1024x768,1920x1080"
 SPELT = 8
 """Tokens that the tiny vocabulary spells a mark of llama.cpp's with, beyond one."""

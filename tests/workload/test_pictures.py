@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import PIXTRAL
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
@@ -129,19 +130,6 @@ def test_classes_have_pictures_of_their_own_data_sets(tmp_path: Path) -> None:
     assert run_folder.read_plan(tmp_path / "plan.parquet").plan_id == plan.plan_id
     with pytest.raises(InputError, match="pictures of their own"):
         plan_of(Options.read(rate="10", dataset=str(first), output="4", images="1"))
-
-
-PIXTRAL = {
-    "model_type": "llava",
-    "text_config": {
-        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "vocab_size": 512,
-        "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 16384,
-    },
-    "vision_config": {
-        "model_type": "pixtral", "hidden_size": 64, "intermediate_size": 128, "patch_size": 16,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 1024,
-    },
-}  # fmt: skip
 
 
 def test_a_picture_is_turned_as_the_engine_does(tmp_path: Path) -> None:
