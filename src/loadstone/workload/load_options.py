@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,7 @@ from loadstone.workload.option_fields import (
     ABOVE_0,
     AT_LEAST_0,
     AT_LEAST_1,
+    BURSTINESS,
     LOAD,
     RUN,
     SHARE,
@@ -230,9 +230,7 @@ class LoadOptions(Flags):
         "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf"
         " constant",
         1.0,
-        limits=Limits(
-            "must be above 0 (1 is Poisson, inf constant)", exclusive_minimum=0, maximum=math.inf
-        ),
+        limits=BURSTINESS,
     )
     ramp: str | None = flag(
         LOAD,

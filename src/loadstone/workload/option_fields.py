@@ -65,6 +65,9 @@ class Limits(NamedTuple):
 
 ABOVE_0 = Limits("must be above 0", exclusive_minimum=0)
 SHARE = Limits("must be above 0 and at most 1", exclusive_minimum=0, maximum=1)
+BURSTINESS = Limits(
+    "must be above 0 (1 is Poisson, inf constant)", exclusive_minimum=0, maximum=math.inf
+)
 AT_LEAST_0, AT_LEAST_1 = Limits("must be 0 or more", 0), Limits("must be at least 1", 1)
 
 

@@ -1,7 +1,6 @@
 """The options of `loadstone recommend`, each written once: for the command line and for Python."""
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from loadstone.workload.load_options import WorkloadOptions
 from loadstone.workload.option_fields import (
     ARGUMENT,
     AT_LEAST_0,
+    BURSTINESS,
     LOAD,
     RUN,
     SEARCH,
@@ -87,9 +87,7 @@ class TrafficLoad(Flags):
         "with --rate: spread of the arrivals: 1 is Poisson, below 1 burstier, above 1 more even,"
         " inf constant",
         1.0,
-        limits=Limits(
-            "must be above 0 (1 is Poisson, inf constant)", exclusive_minimum=0, maximum=math.inf
-        ),
+        limits=BURSTINESS,
     )
     concurrency: int | None = flag(
         LOAD,
