@@ -562,7 +562,7 @@ def _picture_slopes(case: Case, values: Floats, pictures: Floats | None) -> Floa
     def logarithms(moved: Floats) -> Floats:
         outcome, _ = simulate(case, values, moved)
         times = outcome.ttft_s, outcome.tpot_s
-        return np.log([float(each.mean()) if len(each) else 1.0 for each in times])
+        return np.log([float(seconds.mean()) if len(seconds) else 1.0 for seconds in times])
 
     steps = _MOVED * np.identity(terms)
     rows = [logarithms(pictures + step) - logarithms(pictures - step) for step in steps]
@@ -573,11 +573,11 @@ def refresh(table: CaseTable, values: Floats, pictures: Floats | None = None) ->
     """Simulate every case at its own coefficients (d × K), with `pictures` as simulate() has them,
     and keep what the formula needs."""
     rows = list(zip(table.cases, values, strict=True))
-    means = [_means(case, simulate(case, own, pictures)[0]) for case, own in rows]
+    means = [_means(case, simulate(case, row, pictures)[0]) for case, row in rows]
     for name in means[0]:
         setattr(table, name, np.array([row[name] for row in means], float))
     table.held_back = table.held_back.astype(bool)
-    slopes_by_case = [_picture_slopes(case, own, pictures) for case, own in rows]
+    slopes_by_case = [_picture_slopes(case, row, pictures) for case, row in rows]
     table.picture_slopes = np.stack(slopes_by_case, axis=1)
     # As all terms of pictures do, so grows their part.
     shares = table.picture_slopes.sum(axis=2).clip(0.0, _MOST_OF_PICTURES)

@@ -104,8 +104,8 @@ class Pictures:
 
     def tokens(self) -> Ints64:
         """Return the tokens of each row's pictures, with what is around them."""
-        each = np.array([(shape.tokens or 0) + shape.markers for shape in self.shapes], np.int64)
-        return np.asarray(each[self.shape] * self.count)
+        tokens = np.array([(shape.tokens or 0) + shape.markers for shape in self.shapes], np.int64)
+        return np.asarray(tokens[self.shape] * self.count)
 
     def of_row(self, row: int) -> PlannedPictures | None:
         count, number, group = int(self.count[row]), int(self.shape[row]), int(self.group[row])

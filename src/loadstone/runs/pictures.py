@@ -50,8 +50,8 @@ def count_visual_tokens(plan: Plan, declared: Deployment | None, target: Target 
     rules = rules_of(workers[0])
     if target is None:
         _check_limit(plan, pictures, rules)
-    visual, own = rules.visual, workers[0].model.visual
-    if visual is None or own is None:
+    visual, processor = rules.visual, workers[0].model.visual
+    if visual is None or processor is None:
         return plan
 
     numbers = visual.numbers
@@ -63,7 +63,7 @@ def count_visual_tokens(plan: Plan, declared: Deployment | None, target: Target 
         sizes = [file[1::-1] if file.turned and turns else file[:2] for file in shape.sizes]
         try:
             counted = [visual.count(*size) for size in sizes]
-            full = sum(own.count(*size).tokens for size in sizes)
+            full = sum(processor.count(*size).tokens for size in sizes)
         except InputError:
             if not shape.files or target is None:
                 raise
@@ -81,11 +81,11 @@ def count_visual_tokens(plan: Plan, declared: Deployment | None, target: Target 
 
 def _check_limit(plan: Plan, pictures: Pictures, rules: EngineRules) -> None:
     """Raise InputError where a request has more pictures than its engine is told to take."""
-    asked, limit = int(pictures.images(np.arange(len(plan))).max(initial=0)), rules.most_pictures
-    if limit is not None and asked > limit:
+    largest, limit = int(pictures.images(np.arange(len(plan))).max(initial=0)), rules.most_pictures
+    if limit is not None and largest > limit:
         raise InputError(
-            f"pictures in a request: {asked}, of which the deployment takes at most {limit}; raise"
-            " limit_mm_per_prompt, or ask for fewer"
+            f"pictures in a request: {largest}, of which the deployment takes at most {limit};"
+            " raise limit_mm_per_prompt, or ask for fewer"
         )
 
 

@@ -115,16 +115,16 @@ class Contents:
         """List (name, tokens) of what a turn adds; `answered`: a later turn has its answer too."""
         requests, plan = self._requests, self._plan
         row = requests.row(index)
-        before, _ = self._pictures(index)
-        own = self._own(index)
+        leading, _ = self._pictures(index)
+        text_tokens = self._own(index)
         if requests.turn[row] <= 0:
-            yield from before
-            own -= sum(tokens for _, tokens in before)
+            yield from leading
+            text_tokens -= sum(tokens for _, tokens in leading)
         prefix = int(plan.prefix_tokens[self._start + row])
         if prefix:
             yield ("prefix", int(plan.prefix_group[self._start + row])), prefix
         answer = requests.output_tokens[row] if answered else 0
-        yield ("said", first), own - prefix + answer
+        yield ("said", first), text_tokens - prefix + answer
 
     def _pictures(self, index: int) -> tuple[_Parts, _Parts]:
         """List (name, tokens) of a request's pictures before its text, and behind it."""
@@ -132,8 +132,8 @@ class Contents:
         planned = None if plan.pictures is None else plan.pictures.of_row(place)
         if planned is None:
             return [], []
-        each = (planned.shape.tokens or 0) + planned.shape.markers
-        parts: _Parts = [(("picture", name), each) for name in picture_names(planned, index)]
+        tokens = (planned.shape.tokens or 0) + planned.shape.markers
+        parts: _Parts = [(("picture", name), tokens) for name in picture_names(planned, index)]
         return (parts, []) if planned.shape.place == "first" else ([], parts)
 
     def _alone(self, index: int) -> Iterator[tuple[Hashable, int]]:
@@ -141,12 +141,12 @@ class Contents:
         requests, plan = self._requests, self._plan
         row = requests.row(index)
         place = self._start + row
-        before, behind = self._pictures(index)
-        yield from before
+        leading, behind = self._pictures(index)
+        yield from leading
         if plan.prefix_tokens[place]:
             yield ("prefix", int(plan.prefix_group[place])), int(plan.prefix_tokens[place])
         if plan.prompt[place] >= 0:
-            pictured = sum(tokens for _, tokens in (*before, *behind))
+            pictured = sum(tokens for _, tokens in (*leading, *behind))
             yield ("text", int(plan.prompt[place])), requests.input_tokens[row] - pictured
             yield from behind
 

@@ -87,11 +87,11 @@ class PromptPictures:
         shape = planned.shape
         pictures = [self._find(file) for file in shape.sizes] * planned.times
         around = shape.markers // shape.images
-        own = max(0, int(self._plan.input_tokens[self._first + row]))
+        text_tokens = max(0, int(self._plan.input_tokens[self._first + row]))
         tokens = [picture.end + around for picture in pictures]
         begin = prompt_tokens - sum(tokens)
         if shape.place == "first":
-            begin -= own
+            begin -= text_tokens
         starts = accumulate(tokens[:-1], initial=begin)
         item = int(self._plan.prompt[self._first + row])
         names = picture_names(planned, index, item)

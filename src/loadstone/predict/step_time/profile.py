@@ -121,11 +121,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def joint_covariance(self) -> Floats:
         """Return the covariance of the coefficients and, behind them, of the terms of pictures that
         it has."""
-        own, terms = np.array(self.covariance), self.pictures
+        coefficients, terms = np.array(self.covariance), self.pictures
         if terms is None:
-            return own
-        shared = np.array(terms.shared or np.zeros((len(terms.logarithms), len(own))))
-        return np.block([[own, shared.T], [shared, np.array(terms.covariance)]])
+            return coefficients
+        shared = np.array(terms.shared or np.zeros((len(terms.logarithms), len(coefficients))))
+        return np.block([[coefficients, shared.T], [shared, np.array(terms.covariance)]])
 
     def rows_without(self, family: str) -> int:
         """Count the measurements behind it that are not of a model family."""
