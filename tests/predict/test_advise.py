@@ -73,3 +73,26 @@ def test_its_commands_can_be_typed() -> None:
 def test_a_load_that_does_not_fit_is_one_line() -> None:
     with pytest.raises(InputError, match="longer than the model's context"):
         advise(DEPLOYMENT, 200_000, 128, [1])
+
+
+@pytest.mark.parametrize(
+    ("loads", "more", "reason"),
+    [
+        ("0/128@1", [], "at least 1 in"),
+        ("1024/1@1", [], "2 out"),
+        ("1024/128@" + ",".join(map(str, range(1, 18))), [], "at most 16 loads"),
+        ("1024/128@5000", [], "loads of 4,096"),
+        ("1024/128@1", ["--profile", "lab"], "keeps nothing"),
+        ("1024/128@1", ["--force"], "keeps nothing"),
+    ],
+)
+def test_what_has_no_advice_is_one_line(loads: str, more: list[str], reason: str) -> None:
+    words = ["calibrate", "--advise", loads, "--deployment", DEPLOYMENT.name, *more]
+    with pytest.raises(InputError, match=reason):
+        typer.main.get_command(app)(words, standalone_mode=False)
+
+
+def test_a_model_that_writes_no_text_has_no_loads_to_advise() -> None:
+    words = ["calibrate", "--advise", "512/64@1", "--deployment", "bge-m3@1xh100/engine=vllm"]
+    with pytest.raises(InputError, match="writes no text"):
+        typer.main.get_command(app)(words, standalone_mode=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from loadstone.commands.flags import json_flag
+from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
     from loadstone.runs.calibrate import CalibratedProfile, LearnedPictures
@@ -54,7 +55,9 @@ def calibrate(
     from loadstone.runs.calibrate import calibrate as fit
 
     if advise is not None:
-        _advise(runs, deployment, advise, json)
+        if runs or force or out is not None or profile != "mine":
+            raise InputError("--advise: keeps nothing; give no runs, --profile, --out or --force")
+        _advise(deployment, advise, json)
         return
     result = fit(runs or [], deployment, profile, out, force=force)
     if json:
@@ -115,30 +118,36 @@ def _tell_pictures(pictures: "LearnedPictures") -> str:
 
 
 _MAX_ADVISED_USERS = 4096
+_MAX_ADVISED_LOADS = 16
 
 
-def _advise(runs: list[Path] | None, deployment: str | None, loads: str, json: bool) -> None:
+def _advise(deployment: str | None, loads: str, json: bool) -> None:
     """Print what to measure before a calibration."""
     from loadstone.calibrate.advise import advise
     from loadstone.catalogue import parse_deployment
     from loadstone.commands.output import print_json, print_text
-    from loadstone.core.errors import InputError
     from loadstone.report.table import Table
     from loadstone.workload.option_values import counts, tokens
 
     parts = re.fullmatch(r"([^/@]+)/([^/@]+)@([^/@]+)", loads)
-    if runs or deployment is None or parts is None:
+    if deployment is None or parts is None:
         raise InputError(
-            f"--advise {loads!r}: needs INPUT/OUTPUT@USERS, such as 1024/128@1,16,64, --deployment,"
-            " and no runs"
+            f"--advise {loads!r}: needs INPUT/OUTPUT@USERS, such as 1024/128@1,16,64, and"
+            " --deployment"
         )
     input, output = (tokens(part, "--advise") for part in parts.groups()[:2])
-    users = counts(parts[3], "--advise")
-    if max(users) > _MAX_ADVISED_USERS:
+    users = list(dict.fromkeys(counts(parts[3], "--advise")))
+    if input < 1 or output < 2:
         raise InputError(
-            f"--advise: {max(users):,} users at once; advice is for up to {_MAX_ADVISED_USERS:,}"
+            f"--advise: {input} tokens in, {output} out; give at least 1 in, and 2 out to have a"
+            " TPOT"
         )
-    advice = advise(parse_deployment(deployment), input, output, users)
+    if max(users) > _MAX_ADVISED_USERS or len(users) > _MAX_ADVISED_LOADS:
+        raise InputError(
+            f"--advise: {len(users):,} loads of up to {max(users):,} users; advice is for at most"
+            f" {_MAX_ADVISED_LOADS} loads of {_MAX_ADVISED_USERS:,}"
+        )
+    advice = advise(parse_deployment(deployment).asked_for(None), input, output, users)
     if json:
         print_json(advice)
         return
