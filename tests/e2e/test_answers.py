@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
+import random
 import time
 import zlib
 from collections.abc import Callable
@@ -46,6 +46,7 @@ LAST = chunk(DONE) + LAST_CHUNK
 END = STOP + LAST
 BODY = b"".join(token(f" t{n}") for n in range(4)) + DONE
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+NOISE = random.Random(1).randbytes(200)
 PACKED = HEAD + b"Content-Encoding: gzip\r\n"
 CHUNKS = b"Transfer-Encoding: chunked\r\n\r\n"
 ANY = -1
@@ -373,8 +374,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
         "not a JSON object",
     ),
     "a bomb": (PACKED + b"\r\n" + gzip.compress(b"data: " + bytes(1 << 25)), "unpacks to over"),
-    "a cut gzip member": (PACKED + b"\r\n" + gzip.compress(os.urandom(99) + BODY)[:-60], ""),
-    "a coding nobody knows": (HEAD + b"Content-Encoding: br\r\n\r\n" + os.urandom(200), ""),
+    "a cut gzip member": (PACKED + b"\r\n" + gzip.compress(NOISE + BODY)[:-60], ""),
+    "a coding nobody knows": (HEAD + b"Content-Encoding: br\r\n\r\n" + NOISE, ""),
     "the end first": (SSE + chunk(DONE) + TOKENS + END, "without any output"),
     "a page in place of a stream": (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>",
