@@ -109,14 +109,20 @@ class Reset(Exception):
 
 class ScriptedServer:
     """An HTTP server in threads of this process. What `reply` is asked: all measured requests; with
-    `meets` all."""
+    `meets` all. A body of a megabyte or more is read `reads_late_s` after its head."""
 
     def __init__(
-        self, reply: Reply | None = None, *, meets: bool = False, tls: ssl.SSLContext | None = None
+        self,
+        reply: Reply | None = None,
+        *,
+        meets: bool = False,
+        tls: ssl.SSLContext | None = None,
+        reads_late_s: float = 0.0,
     ) -> None:
         self.asks: list[Ask] = []
         self._reply = reply or answer
         self._meets = meets
+        self._reads_late_s = reads_late_s
         self._tls = tls
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -208,14 +214,19 @@ class ScriptedServer:
         headers = {
             name.lower(): value for name, _, value in (text.partition(": ") for text in rest)
         }
-        while len(body) < int(headers.get("content-length", "0")):
-            piece = connection.recv(65536)
+        content, length = bytearray(body), int(headers.get("content-length", "0"))
+        if length >= 1 << 20:
+            time.sleep(self._reads_late_s)
+        while len(content) < length:
+            piece = connection.recv(1 << 18)
             if not piece:
                 return None
-            body += piece
+            content += piece
         with self._lock:
             measured = "x-request-id" in headers
-            ask = Ask(line, headers, body, measured, sum(a.measured for a in self.asks), number)
+            ask = Ask(
+                line, headers, bytes(content), measured, sum(a.measured for a in self.asks), number
+            )
             self.asks.append(ask)
         return ask
 
@@ -273,7 +284,7 @@ def answer(ask: Ask, send: Send) -> None:
 
 BUSY_MACHINE = {
     "sends_late", "client_read_late", "tpot_understated", "ttft_overstated", "server_writes_late", "ends_late",
-    "arrivals_bunched",
+    "arrivals_bunched", "images_late",
 }  # fmt: skip
 """Findings that others who use the processors make true: of the client's sends and reads that came
 late, and of a server that wrote its tokens together when it got its turn.

@@ -105,7 +105,7 @@ def test_rows_of_several_engines_say_whose_they_are_and_what_is_asked_of_the_cac
         True,
     ]
     # 16 requests of 8,192 tokens, 131,072 bytes each, are 16 GiB.
-    end = heads.index("KV asked") + len("KV asked")
+    end = heads.index("KV needed") + len("KV needed")
     assert [row[:end].split()[-1] for row in rows] == ["16.0", "16.0"]
     assert "engine" not in loadstone(*args).out.splitlines()[1]
 

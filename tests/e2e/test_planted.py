@@ -94,10 +94,8 @@ def planted(error: str, kind: str, flags: str = CLOSED, *, of: int = 0) -> Calla
     return keep
 
 
-def measure(
-    loadstone: Loadstone, reply: Reply, flags: str = CLOSED, *, meets: bool = False
-) -> Outcome:
-    with ScriptedServer(reply, meets=meets) as server:
+def measure(loadstone: Loadstone, reply: Reply, flags: str = CLOSED) -> Outcome:
+    with ScriptedServer(reply) as server:
         return loadstone("bench", server.url, *flags.split(), "--json")
 
 
@@ -622,7 +620,8 @@ def test_a_planted_error_is_flagged(plant: Plant, loadstone: Loadstone, tmp_path
         (tmp_path / name).with_suffix(".jsonl").write_text(lines(*rows))
     flags = plant.flags.format_map({name: tmp_path / f"{name}.jsonl" for name in files})
     for _ in range(ATTEMPTS):
-        outcome = measure(loadstone, plant.reply, flags, meets=plant.meets)
+        with ScriptedServer(plant.reply, meets=plant.meets, reads_late_s=0.4) as server:
+            outcome = loadstone("bench", server.url, *flags.split(), "--json")
         findings = [
             finding for cell in outcome.document["cells"] for finding in cell["verdict"]["findings"]
         ]

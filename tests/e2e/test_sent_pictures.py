@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import PIXTRAL, Loadstone, lines
+from conftest import BUSY_MACHINE, PIXTRAL, Loadstone, lines
 from engines import launch
 from loadstone.core.errors import InputError
 from loadstone.core.pictures import PictureShape
@@ -74,7 +74,8 @@ def test_pictures_are_sent_counted_and_told_by_size(
     assert [part["size"] for part in sizes] == ["64x64", "640x640"]
     assert [part["visual_tokens"] for part in sizes] == [64, 400]
     assert sum(part["images"] for part in sizes) == 12
-    assert not [kind for kind in findings(tmp_path) if "image" in kind or "visual" in kind]
+    kinds = findings(tmp_path).keys() - BUSY_MACHINE
+    assert not [kind for kind in kinds if "image" in kind or "visual" in kind]
     assert "pictures" in done.out
     assert "640x640" in done.out
     info = json.loads((run_of(tmp_path) / "run.json").read_text())
@@ -120,13 +121,6 @@ def test_pictures_that_are_not_made_in_time_are_late(
     loadstone(*f"bench {seeing.url} {load} {asked} --out {tmp_path}".split())
     assert "were not ready" in findings(tmp_path)["images_late"]
     assert {row["status"] for row in records(tmp_path)} == {"ok"}
-
-
-def test_uploads_that_take_long_are_told(loadstone: Loadstone, tmp_path: Path) -> None:
-    asked = "--images 1 --image-size 1500x1500 --image-format png --image-content noise"
-    with start(FixedLatency(ttft_s=0.001), vision="qwen3-vl-8b") as server:
-        loadstone(*f"bench {server.url} {FEW} {asked} --out {tmp_path}".split())
-    assert "to leave" in findings(tmp_path)["upload_dominates"]
 
 
 def test_a_server_that_counts_nothing_leaves_it_unknown(

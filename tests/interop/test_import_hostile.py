@@ -110,7 +110,11 @@ def zipped(content: bytes) -> bytes:
         ("a.json", b"\xef\xbb\xbf", "empty"),
         ("a.json", b"\0" * 1_000_000, "binary"),
         ("a.json", b"{" + b"\0" * 1_000_000, "binary"),
-        ("a.json", random.Random(1).randbytes(1000).replace(b"\0", b"") + b"\0", "binary|CSV|no column|only text"),
+        (
+            "a.json",
+            random.Random(1).randbytes(1000).replace(b"\0", b"") + b"\0",
+            "binary|CSV|no column|only text",
+        ),
         ("a.json", TEXT.encode()[:-20], "no JSON"),
         ("a.json", TEXT.encode("utf-16")[:-1], "no JSON|not a result"),
         ("a.json", b"[" * 100_000, "nested too deep|no JSON"),

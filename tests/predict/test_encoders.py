@@ -140,9 +140,11 @@ def test_an_encoder_holds_tower_activations_and_cache_alone(engine: str, embeddi
     assert encode.embeddings_bytes == embeddings
     used = encode.weights_bytes + encode.tower_bytes + embeddings
     assert encode.free_bytes == encode.usable_bytes - used
-    table: Any = render([encode, both])[0]
+    table: Any = render([encode, both])[1]
     shown = dict(zip(table.heads, table.rows[0], strict=True))
-    assert [shown[head] for head in ("KV room", "KV tokens", "longest", "warm")] == ["-"] * 4
+    assert [shown[head] for head in ("KV room", "KV tokens", "max context", "sessions")] == [
+        "-"
+    ] * 4
     assert "-" not in table.rows[1]
     alone = size(parse_deployment(ONE.format(engine=engine)).worker, 8192, 1)
     assert alone.weights_bytes - both.weights_bytes == (2 * TOWER if engine == "sglang" else 0)

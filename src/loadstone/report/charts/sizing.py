@@ -25,7 +25,7 @@ from loadstone.report.data.wording import clean
 PARTS = (
     ("weights", BLUE),
     ("activations, runtime", VERMILION),
-    ("KV asked for", GREEN),
+    ("KV needed", GREEN),
     ("KV room left", CYAN),
     ("left by the engine", GREY),
 )
@@ -85,7 +85,7 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
         "memory",
         "Memory of each GPU",
         [
-            f"Memory rules of {rules}. KV asked for: {batches}.",
+            f"Memory rules of {rules}. KV needed: {batches}.",
             (
                 "Black: the end of the GPU's memory, as its driver reports it; bars beyond it do"
                 " not fit."

@@ -41,20 +41,20 @@ Value = str | int | float
 _HEADS = (
     "weights",
     "activ.",
-    "KV asked",
+    "KV needed",
     "KV room",
     "KV tokens",
     "context",
     "batch",
-    "longest",
-    "at once",
-    "warm",
+    "max context",
+    "max requests",
+    "sessions",
 )
 
 
 def render(rows: Sequence[Row]) -> list[Shown]:
-    """Show a line per row, in GiB per GPU; below the table why, by number, and what configs left
-    open."""
+    """Show what fits, and a line per row, in GiB per GPU; below the table why, by number, and what
+    configs left open."""
     engines = list(
         dict.fromkeys(" ".join(filter(None, (row.engine, row.engine_version))) for row in rows)
     )
@@ -64,15 +64,31 @@ def render(rows: Sequence[Row]) -> list[Shown]:
     heads = ["model", "GPUs", "parallel", *(["engine"] if several else []), *_HEADS, "fits"]
     align = "wnn" + "n" * several + "r" * len(_HEADS) + "n"
     return [
+        _decide(rows),
         Table(heads=heads, align=align, rows=lines, style=show_verdict),
         (
-            f"GiB per GPU · memory rules of {', '.join(engines)} · KV asked: of the batch at its"
-            " context · longest: context at which the batch fits · at once: requests of the given"
-            " context · warm: sessions of it in the KV cache (with the host's memory)"
+            f"GiB per GPU, by the memory rules of {', '.join(engines)} · KV needed: by the batch at"
+            " its context · max context: of the batch · max requests, sessions: of the given"
+            " context, under way and kept in the KV cache (with the host's memory)"
         ),
         *(f"({number}) {clean(reason, 800)}" for number, reason in enumerate(reasons, 1)),
         *_assumptions(rows),
     ]
+
+
+def _decide(rows: Sequence[Row]) -> str:
+    """Say whether the deployment fits; of several, how many do."""
+    if len(rows) > 1:
+        kind = "pools" if all(row.pool for row in rows) else "deployments"
+        return f"{sum(row.fits for row in rows)} of {len(rows)} {kind} fit."
+    (row,) = rows
+    verb, requests = (
+        ("fits", row.max_concurrent_requests) if row.fits else ("does not fit", row.batch)
+    )
+    return (
+        f"{clean(row.model.rpartition('/')[2])} {verb} on {row.machine} with {requests:,} ×"
+        f" {row.context_tokens:,} tokens at once."
+    )
 
 
 def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
