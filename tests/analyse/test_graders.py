@@ -163,21 +163,21 @@ def test_hostile_answers_are_graded_in_little_time() -> None:
     ]
     questions += [Question("1", "needle", "n", ["18"]), Question("1", "schema", "s", None, schema)]
     questions += [Question("1", "maths", "m", "18")]
-    million = 1 << 20
+    length = 1 << 18
     texts = (
-        "1" * million,
-        "#### " * (million // 5),
-        "<think>" * (million // 7),
-        "(" * million,
-        "[" * million,
-        "```" * (million // 3),
-        "\\text{" * (million // 6),
-        "\\boxed{" * (million // 7),
-        "$a" * (million // 2),
-        "answer: " * (million // 8),
-        "a" + "\u0301\u0323" * (million // 2),
+        "1" * length,
+        "#### " * (length // 5),
+        "<think>" * (length // 7),
+        "(" * length,
+        "[" * length,
+        "```" * (length // 3),
+        "\\text{" * (length // 6),
+        "\\boxed{" * (length // 7),
+        "$a" * (length // 2),
+        "answer: " * (length // 8),
+        "a" + "\u0301\u0323" * (length // 2),
         "\x1b[2J" * 9,
-        "\ufffd" * million,
+        "\ufffd" * length,
     )
     begun_s = time.process_time()
     for question in questions:
@@ -185,7 +185,7 @@ def test_hostile_answers_are_graded_in_little_time() -> None:
             assert not grade(question, text, [], thought=False).flexible or question.grade in (
                 "needle",
             )
-    assert time.process_time() - begun_s < 60
+    assert time.process_time() - begun_s < 30
 
 
 @pytest.mark.parametrize(

@@ -36,17 +36,25 @@ def finished(
     run_folder.write_json(folder / "summary.json", summarise(folder))
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of different shape, and one of which there are papers alone."""
-    finished(tmp_path / "a", [CLOSED], failed=True)  # no latency at all
-    finished(tmp_path / "b", LOADS, slo={"ttft": 1.0, "tpot_p99": 1.0})
+    folder = tmp_path_factory.mktemp("made")
+    finished(folder / "a", [CLOSED], failed=True)  # no latency at all
+    finished(folder / "b", LOADS, slo={"ttft": 1.0, "tpot_p99": 1.0})
     info = RunInfo(
         run_id="c", source="measured", created="2026-01-02T03:04:05+00:00", command=[], loadstone="0.1.0",
         host=Host(), plan_id="x", seed=0, salt=None, cells=[CellInfo(load=CLOSED)],
     )  # fmt: skip
-    (tmp_path / "c").mkdir()
-    run_folder.write_info(tmp_path / "c", info)
+    (folder / "c").mkdir()
+    run_folder.write_info(folder / "c", info)
+    return folder
+
+
+@pytest.fixture
+def runs(made: Path, tmp_path: Path) -> Path:
+    """A copy of the runs of its own."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

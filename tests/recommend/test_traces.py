@@ -154,7 +154,7 @@ def test_shared_prefixes_count_as_cached_where_candidates_are_chosen() -> None:
     assert traffic_of(options(**few, prefix="7k")).cached_tokens == 7 * 1024
 
 
-@pytest.mark.parametrize("gap_s", [60, 3600])
+@pytest.mark.parametrize("gap_s", [60, pytest.param(3600, marks=pytest.mark.slow)])
 def test_a_trace_that_asks_for_next_to_nothing_is_planned(gap_s: float, tmp_path: Path) -> None:
     path = tmp_path / "sparse.csv"
     lines = [f"{number * gap_s},{400 + 40 * (number % 7)},{60 + number}" for number in range(30)]
