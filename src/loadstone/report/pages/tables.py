@@ -201,19 +201,19 @@ def picture_sizes(points: Sequence[CellPoint]) -> list[Table]:
     if not rows:
         return []
     heads = ["picture", *(["run"] if several else []), "load", "images/s", "tokens each"]
-    return [
-        Table(
-            key="pictures",
-            title="Pictures by size",
-            heads=[*heads, "TTFT", "p99", "upload", "body MB"],
-            align=("l" if several else "") + "llrrrurr",
-            rows=rows[:MAX_ROWS],
-            notes=[
-                "Tokens of a picture are the server's; in brackets those of the model's or engine's"
-                " rule, where they are others. Upload: share of TTFT until the request had left."
-            ],
-        )
-    ]
+    heads += ["TTFT", "p99", "upload", "body MB"]
+    table = Table(
+        key="pictures",
+        title="Pictures by size",
+        heads=heads,
+        align=("l" if several else "") + "llrrrurr",
+        rows=rows[:MAX_ROWS],
+        notes=[
+            "Tokens of a picture are the server's; in brackets those of the model's or engine's"
+            " rule, where they are others. Upload: share of TTFT until the request had left."
+        ],
+    )
+    return [drop_empty_columns(table)]
 
 
 def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:

@@ -21,7 +21,7 @@ from loadstone.report.pages.columns import (
     show_percents,
     show_visual_tokens,
 )
-from loadstone.report.table import Column, Table, show_verdict, tabulate
+from loadstone.report.table import Column, Table, drop_empty_columns, show_verdict, tabulate
 
 _SPARE = ("roofline", "ITL p99", "E2E p99", "E2E p50", "failed")
 """Columns of a run's table that a narrow terminal leaves out, the first one first."""
@@ -149,7 +149,7 @@ def _tabulate_sizes(
         _row(f"{row.load} · {part.size}", row.cell, part.requests, part, cells)
         for row, part in parts
     ]
-    return tabulate(columns, rows, style=show_verdict, spare=_SPARE)
+    return drop_empty_columns(tabulate(columns, rows, style=show_verdict, spare=_SPARE))
 
 
 def _show_rejected(row: CellRow) -> str:
