@@ -70,6 +70,18 @@ def test_altered_records_are_refused(
             export_run(folder, "parquet", tmp_path / "out.parquet")
 
 
+def test_pictures_may_have_more_pixels_than_32_bits_count(run: Path, tmp_path: Path) -> None:
+    """Also those that no server would decode: what was measured of others is kept."""
+    folder = copied(run, tmp_path / "large")
+    for name in ("pixels", "picture_bytes", "body_bytes"):
+        records = pq.read_table(folder / "records.parquet")
+        pq.write_table(constant(64 * 65_535**2, name)(records), folder / "records.parquet")
+    assert summary_of(folder).cells[0].requests.ok == 8
+    pq.write_table(constant(2**33, "visual_tokens")(records), folder / "records.parquet")
+    with pytest.raises(InputError, match="records whose visual_tokens cannot be"):
+        summary_of(folder)
+
+
 def copied(run: Path, to: Path) -> Path:
     to.mkdir()
     for file in run.iterdir():

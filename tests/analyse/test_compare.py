@@ -296,6 +296,22 @@ def test_another_workload_is_a_warning(tmp_path: Path) -> None:
     assert "workloads_differ" in {finding["kind"] for finding in document["findings"]}
 
 
+@pytest.mark.parametrize("name", ["pictures", "count", "document"])
+def test_other_pictures_texts_and_documents_are_another_workload(tmp_path: Path, name: str) -> None:
+    """Their text alone is alike; a plan that has no pictures says so."""
+    few, many = (
+        {"workload": {"kind": "synthetic", "input": {"mean": 5.0}, name: {"mean": number}}}
+        for number in (1.0, 2.0)
+    )
+    a, b = (make(tmp_path / side, settings=each) for side, each in (("a", few), ("b", many)))
+    found = {finding["kind"]: finding for finding in compare([a], [b])["findings"]}
+    assert found["workloads_differ"]["values"] == {"facts": [f"workload {name}"]}
+    text = {"workload": {"kind": "synthetic", "input": {"mean": 5.0}}}
+    without = make(tmp_path / "c", settings=text)
+    kinds = {finding["kind"] for finding in compare([a], [without])["findings"]}
+    assert ("workloads_differ" in kinds) == (name == "pictures")
+
+
 def test_a_workload_that_one_side_does_not_tell_is_not_called_another(tmp_path: Path) -> None:
     silent = {"workload": {"prefix_tokens": None}}
     told = {"workload": {"prefix_tokens": 0}}

@@ -14,6 +14,7 @@ from loadstone.core.plan import Plan
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.simulator.latencies import request_rows
+from loadstone.predict.simulator.table import tables
 from loadstone.predict.steady_state import steady_state
 from loadstone.predict.step_time.pictures import DECODING, PictureTimes
 from loadstone.recommend.demand.options import RecommendOptions
@@ -204,3 +205,23 @@ def test_a_measurement_of_a_plan_has_its_pictures() -> None:
     planning = plan_for(options_of(asked | load, RecommendOptions))
     command = bench_command(parse_deployment(QWEN), planning, 1, 5)
     assert "--images 2 --image-size 512x512 " in command
+
+
+def test_simulated_records_have_what_the_plan_says_of_pictures() -> None:
+    """Markers around a picture are text; a request without any says nothing."""
+    gemma = "google/gemma-3-27b-it@1xh200"
+    options = options_of(
+        {"deployment": gemma, "images": "uniform:0:2", "image_size": "300x900", "output": "4"}
+        | {"rate": 2.0, "requests": "12", "warmup": "0", "input": "64"},
+        SimulateOptions,
+    )
+    deployment = parse_deployment(gemma)
+    plan = count_visual_tokens(Planner(options).plan(), deployment, None)
+    fleet = fleet_of(deployment)
+    (table,) = tables(plan, 0, run_cell(plan, 0, fleet), fleet.policy)
+    assert plan.pictures is not None
+    for count, row in zip(plan.pictures.count.tolist(), table.to_pylist(), strict=True):
+        assert row["input_tokens"] == 64 + count * 262
+        found = [row[name] for name in ("images", "pixels", "visual_tokens")]
+        assert found == ([count, count * 270_000, count * 256] if count else [None] * 3)
+    assert {0, 1, 2} == {*plan.pictures.count.tolist()}

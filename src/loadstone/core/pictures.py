@@ -115,8 +115,17 @@ class Pictures:
 
     def images(self, rows: Ints64) -> Ints64:
         """Return how many pictures each of these rows has."""
-        of_shapes = np.array([shape.images for shape in self.shapes])
-        return np.asarray(self.count[rows] * of_shapes[self.shape[rows]], np.int64)
+        return self._sum([shape.images for shape in self.shapes], rows)
+
+    def facts(self, rows: Ints64) -> dict[str, Ints64]:
+        """Return what records say of these rows' pictures, at a server that counts as planned."""
+        tokens = self._sum([shape.tokens or 0 for shape in self.shapes], rows)
+        pixels = self._sum([shape.pixels for shape in self.shapes], rows)
+        images = {"images": self.images(rows), "pixels": pixels}
+        return images | dict.fromkeys(("visual_tokens_planned", "visual_tokens"), tokens)
+
+    def _sum(self, of_shapes: list[int], rows: Ints64) -> Ints64:
+        return np.asarray(self.count[rows] * np.array(of_shapes, np.int64)[self.shape[rows]])
 
     def digest(self) -> bytes:
         """Return what a plan's id follows from: not how many tokens they become somewhere."""

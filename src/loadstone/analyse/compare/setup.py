@@ -34,6 +34,9 @@ WORKLOAD = (
     "range_ratio",
     "prefix_tokens",
     "prefix_groups",
+    "workload pictures",
+    "workload count",
+    "workload document",
     _ANSWERS,
 )
 """Differences with which two sides answer different questions."""
@@ -151,21 +154,22 @@ def _sent(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference
 
 def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
     """Compare other fields of the workload that both sides tell."""
-    workloads = [[run.info.settings.workload for run in runs] for runs in (a, b)]
     names = dict.fromkeys(
-        name
-        for side in workloads
-        for workload in side
-        for name in workload
-        if name not in _IN_FACTS[""]
+        name for run in (*a, *b) for name in run.info.settings.workload if name not in _IN_FACTS[""]
     )
     for name in names:
         sides = [
-            _distinct([_beside_facts(name, workload.get(name)) for workload in side])
-            for side in workloads
+            _distinct([_beside_facts(name, _workload_part(run, name)) for run in side])
+            for side in (a, b)
         ]
         if all(values != [None] for values in sides):
             yield from _row(f"workload {name}", sides, only_differing=True)
+
+
+def _workload_part(run: ComparedRun, name: str) -> Any:
+    """Return a field of a run's workload, also that a plan has no pictures made."""
+    part = run.info.settings.workload.get(name)
+    return "none made" if part is None and name == "pictures" and run.has_plan else part
 
 
 def _beside_facts(name: str, value: Any) -> Any:

@@ -95,6 +95,8 @@ def finding(name: str, **values: Any) -> Finding:
         if value is not None
     }
     evidence, remedy = (_write(text, given, row.parts) for text in (row.evidence, row.remedy))
+    # A full stop follows, also where a server's words end with one.
+    evidence = evidence.removesuffix(".")
     return Finding(name.partition(".")[0], row.severity, evidence, remedy, given)
 
 

@@ -19,19 +19,13 @@ from loadstone.core.run_folder.folder import replace_file
 
 RECORDS_SCHEMA = 1
 _DRAFTS = ("draft_steps", "draft_tokens", "draft_accepted")
-_PICTURES = (
-    "images",
-    "pixels",
-    "picture_bytes",
-    "body_bytes",
-    "visual_tokens_planned",
-    "visual_tokens",
-)
+_SIZES = ("pixels", "picture_bytes", "body_bytes")
+_PICTURES = ("images", *_SIZES, "visual_tokens_planned", "visual_tokens")
 ADDED = frozenset({"channel", *_DRAFTS, "accepted_histogram", *_PICTURES, "sent_end_s"})
 """Columns that runs of earlier versions do not have: null there."""
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _COUNTS = (*_TOKENS, *_DRAFTS, *_PICTURES)
-_MOST_TOKENS = 1 << 31
+_MOST_TOKENS, _MOST_SIZE = 1 << 31, 1 << 53
 EVENT_LISTS = ("arrival_s", "read", "tokens", "channel")
 """Columns with a value for each event."""
 JOURNAL_COLUMNS = ("earlier_events", "voids", "opening", "closing")
@@ -140,12 +134,8 @@ def check_cells(folder: Path, cells: int) -> None:
                 )
         for name in _COUNTS:
             bounds = pc.min_max(table[name])
-            if (
-                not 0
-                <= (bounds["min"].as_py() or 0)
-                <= (bounds["max"].as_py() or 0)
-                <= _MOST_TOKENS
-            ):
+            least, most = (bounds[end].as_py() or 0 for end in ("min", "max"))
+            if not 0 <= least <= most <= (_MOST_SIZE if name in _SIZES else _MOST_TOKENS):
                 raise _refuse_records(
                     folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})"
                 )

@@ -228,6 +228,11 @@ class _Records:
             columns["http_status"] = pa.array(statuses, pa.int32(), mask=~refused)
         if self._policy.prefix_cache:
             columns["cached_tokens"] = pa.array(self._cached[span], mask=~done)  # told with the end
+        if plan.pictures is not None:
+            rows = plan.rows(self._cell).start + row
+            without = plan.pictures.count[rows] == 0
+            facts = plan.pictures.facts(rows)
+            columns |= {name: pa.array(fact, mask=without) for name, fact in facts.items()}
         if plan.has_sessions:
             turn = plan.turn[plan.rows(self._cell).start + row].astype(np.int64)
             alone = pa.array(turn < 0)
