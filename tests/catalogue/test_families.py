@@ -352,19 +352,61 @@ def test_a_text_model_alone_has_its_own_word() -> None:
 
 
 # Parameters of transformers' classes, with the projector and the classes' default text models.
+SIGLIP = {
+    "hidden_size": 1152, "intermediate_size": 4304, "patch_size": 14, "image_size": 384,
+    "num_hidden_layers": 26, "num_attention_heads": 16,
+}  # fmt: skip
+MLLAMA = {
+    "image_size": 448, "max_num_tiles": 4, "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3],
+    [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "tower", "fields", "parameters"),
+    [
+        ("llava", "llama", "clip_vision_model", {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
+         "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14}, 324_487_168),
+        ("internvl", "qwen2", "internvl_vision", {}, 337_509_376),
+        ("qwen2_vl", "qwen2_vl_text", "qwen2_vl_vision", {}, 675_759_104),
+        ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_vl_vision", {}, 3_083_025_152),
+        ("llama4", "llama4_text", "llama4_vision_model", {}, 455_178_240),
+        ("glm4v", "glm4v_text", "glm4v_vision", {}, 892_498_432),
+        ("glm4v_moe", "glm4v_moe_text", "glm4v_moe_vision", {}, 892_498_432),
+        ("mllama", "mllama_text_model", "mllama_vision_model", MLLAMA, 867_749_395),
+        ("llava_onevision", "qwen2", "siglip_vision_model", SIGLIP, 419_255_840),
+        ("mistral3", "mistral", "pixtral", {"hidden_size": 1024, "intermediate_size": 4096, "patch_size": 14,
+         "num_hidden_layers": 24, "head_dim": 64, "image_size": 1540, "num_attention_heads": 16}, 438_958_080),
+    ],
+)  # fmt: skip
+def test_towers_of_models_whose_pictures_are_counted_are_counted(
+    outer: str, inner: str, tower: str, fields: dict[str, Any], parameters: int
+) -> None:
+    hidden = {"llava_onevision": 4096, "mistral3": 5120}.get(outer)
+    joined = {"internvl": {"downsample_ratio": 0.5}, "mistral3": {"spatial_merge_size": 2}}
+    text = {"hidden_size": hidden, "num_attention_heads": 32} if hidden else {}
+    vision = {"model_type": tower, **fields}
+    config = nested(outer, inner, text, vision_config=vision, **joined.get(outer, {}))
+    model = read_config(config, outer)
+    assert model.vision_parameters == pytest.approx(parameters, rel=2e-4)
+    assert any(said.startswith("vision tower counted") for said in model.assumed)
+
+
+def test_every_model_of_the_catalogue_that_takes_pictures_has_its_tower_counted() -> None:
+    seen = [model for model in catalogue.models() if model.visual is not None]
+    assert len(seen) > 20
+    for model in seen:
+        told = [said for said in model.assumed if said.startswith("vision tower")]
+        assert all(said.startswith("vision tower counted") for said in told), (model.name, told)
+
+
 @pytest.mark.parametrize(
     ("outer", "inner", "tower", "vision", "parameters"),
     [
         ("paligemma", "gemma", "siglip_vision_model", {"hidden_size": 1152, "intermediate_size": 4096,
          "patch_size": 14, "num_hidden_layers": 27, "num_attention_heads": 16}, 401_858_816),
-        ("llava", "llama", "clip_vision_model", {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
-         "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14}, 324_487_168),
         ("idefics3", "llama", "idefics3_vision", {}, 171_270_144),
-        ("internvl", "qwen2", "internvl_vision", {}, 337_509_376),
-        ("qwen2_vl", "qwen2_vl_text", "qwen2_vl_vision", {}, 675_759_104),
-        ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_vl_vision", {}, 3_083_025_152),
         ("glm_ocr", "glm_ocr_text", "glm_ocr_vision", {}, 434_120_192),
-        ("llama4", "llama4_text", "llama4_vision_model", {}, 455_178_240),
     ],
 )  # fmt: skip
 def test_other_towers_are_estimated(

@@ -359,7 +359,7 @@ def test_priorities_that_are_not_served_are_told(loadstone: Loadstone) -> None:
     assert "priorities_unused" not in served.findings
     wrong = loadstone("simulate", f"{DEPLOYMENT}/scheduling_policy=sjf", *flags)
     assert wrong.code == 2
-    assert "use fcfs or priority" in wrong.err
+    assert "use fcfs, priority" in wrong.err
 
 
 def test_the_table_has_a_row_for_each_class(loadstone: Loadstone) -> None:

@@ -241,6 +241,16 @@ def test_pictures_of_a_data_set_are_simulated_and_told_where_they_differ(
     for part, planned in zip(measured, simulated, strict=True):
         assert part["visual_tokens"] == part["visual_tokens_planned"]
         assert planned["visual_tokens_planned"] == part["visual_tokens"]
+        assert planned["visual_tokens"] == part["visual_tokens"]
+    targets = [
+        json.loads((run_of(tmp_path / name) / "run.json").read_text())["target"]
+        for name in ("bench", "simulated")
+    ]
+    assert [target["endpoint"] for target in targets] == ["chat", "chat"]
+    facts = ("images", "pixels", "visual_tokens", "visual_tokens_planned")
+    assert [[row[name] for name in facts] for row in records(tmp_path / "simulated")] == [
+        [row[name] for name in facts] for row in records(tmp_path / "bench")
+    ]
     assert "840x450 is" in findings(tmp_path / "other")["visual_tokens_differ"]
     assert "for 40 sizes" in findings(tmp_path / "other")["visual_tokens_differ"]
 

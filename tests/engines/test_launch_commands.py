@@ -15,6 +15,8 @@ from loadstone.catalogue.engines import ARGUMENTS, CHOICES, ENGINES, OWNERS
 from loadstone.core.errors import InputError
 from loadstone.engines import keywords_named, launch_named, launch_of, rules_of
 from loadstone.engines.launch import SECRETS, Launch, Site
+from loadstone.engines.table import engine_tables
+from loadstone.predict.sizing.size import size
 
 FLAGS = Path(__file__).resolve().parents[3] / "shared" / "research" / "flags"
 NODES = ("192.168.114.10", "192.168.114.11")
@@ -264,6 +266,33 @@ ADAPTERS = {
 """They go with adapters, without which SGLang does not start."""
 
 
+def choice_of(engine: str, name: str) -> str:
+    """Return the last of the values that the engine's table has, 1 where it may be any."""
+    flag = ENGINES[engine].launch.get(name, name).removeprefix("yaml:").replace("_", "-")
+    return engine_tables()[engine].choices.get(flag, ("1",))[-1]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
+def test_a_setting_with_few_values_has_one_of_them(engine: str) -> None:
+    """Whatever command asks: sizes refuse it as launches do. A release that is not known yet may
+    have more values of what changes the start alone."""
+    names = {*ENGINES[engine].launch, *ENGINES[engine].arguments}
+    listed = [name for name in sorted(names) if choice_of(engine, name) != "1"]
+    assert len(listed) >= len(engine_tables()[engine].choices)
+    for name in listed:
+        text = f"llama-3.1-8b@1xh100/engine={engine},{name}="
+        assert rules_of(parse_worker(text + choice_of(engine, name)))
+        with pytest.raises(InputError, match=f"{name}=foo: {engine} has no such value; use ") as no:
+            size(parse_worker(f"{text}foo"))
+        assert "\n" not in str(no.value)
+        newest = parse_worker(f"{text}foo,version=99.0")
+        if name in ENGINES[engine].launch and engine != "llama.cpp":
+            assert rules_of(newest)
+        else:
+            with pytest.raises(InputError, match="no such value"):
+                rules_of(newest)
+
+
 @pytest.mark.parametrize("engine", list(ENGINES))
 def test_every_argument_reaches_the_engine_or_is_refused(engine: str) -> None:
     """With it and without it, what is started differs."""
@@ -284,7 +313,7 @@ def test_every_argument_reaches_the_engine_or_is_refused(engine: str) -> None:
         value = (
             "1"
             if name == "enable_chunked_prefill" and engine == "tensorrt-llm"
-            else VALUES.get(name, "1")
+            else VALUES.get(name) or choice_of(engine, name)
         )
         without, text = made(base, site), f"{base},{name}={value}{beside}"
         if OWNERS.get(name) is None and name not in rules_of(parse_worker(base)).spelled:
@@ -305,7 +334,8 @@ def test_every_argument_of_launching_reaches_the_engine(engine: str) -> None:
     for name, spelling in rows.launch.items():
         if not spelling:
             continue
-        launch = made(f"llama-3.1-8b@1xh100/engine={engine},{name}=1", site)
+        value = choice_of(engine, name)
+        launch = made(f"llama-3.1-8b@1xh100/engine={engine},{name}={value}", site)
         assert (launch.ranks, launch.files) != (without.ranks, without.files), name
     for name in rows.switches:
         assert name in rows.launch or name in rows.arguments
@@ -479,7 +509,7 @@ def test_the_file_of_settings_is_read_in_its_container() -> None:
 
 def test_triton_serves_a_folder_of_models() -> None:
     site = Site(model="/models/repo", port=9000)
-    python = made("llama-3.1-8b@1xh100/server=triton,attention_backend=x", site)
+    python = made("llama-3.1-8b@1xh100/server=triton,attention_backend=FLASHINFER", site)
     assert shlex.join(python.ranks[0].argv) == (
         "tritonserver --model-repository /models/repo --grpc-address 127.0.0.1 --grpc-port 9001 --metrics-port 9002 "
         "--http-address 127.0.0.1 --http-port 9000"

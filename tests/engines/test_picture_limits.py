@@ -74,7 +74,7 @@ def test_an_engine_is_told(asked: str, flags: list[str]) -> None:
     ("asked", "message"),
     [
         ("version=0.10.0,mm_encoder_tp_mode=data", "use 0.10.1"),
-        ("mm_encoder_tp_mode=half", "use weights or data"),
+        ("mm_encoder_tp_mode=half", "use weights, data"),
         ("limit_mm_per_prompt=many", "is no limit"),
         ("engine=sglang,version=0.5.5,mm_enable_dp_encoder", "use 0.5.6"),
         ("engine=trt-llm,limit_mm_per_prompt=2", "has no such argument"),

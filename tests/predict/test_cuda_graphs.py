@@ -46,7 +46,7 @@ def test_the_largest_step_with_prompts(deployment: str, tokens: int) -> None:
 
 def test_arguments_that_are_none_are_told() -> None:
     with pytest.raises(
-        InputError, match="--cudagraph-mode: 'maybe' is not a mode of vLLM; use NONE, FULL_DECODE"
+        InputError, match="cudagraph_mode=maybe: vllm has no such value; use NONE, FULL_DECODE"
     ):
         StepModel(parse_worker(f"{DENSE},engine=vllm,cudagraph_mode=maybe"))
     with pytest.raises(

@@ -236,7 +236,7 @@ def test_sessions_beyond_hbm_are_found_in_the_host_while_their_tools_run() -> No
         ("kv_host=1tb,prefix_caching=0", "leave out prefix_caching=0"),
         (
             "kv_host=1tb,kv_offload=floppy",
-            "kv_offload='floppy': is not known; use native, lmcache, kvbm",
+            "kv_offload=floppy: vllm has no such value; use native, lmcache, kvbm",
         ),
     ],
 )

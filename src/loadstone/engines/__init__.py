@@ -14,7 +14,7 @@ from loadstone.catalogue.engines import ALL_ENGINES
 from loadstone.core import plugins
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
-from loadstone.engines.flags import check_flags
+from loadstone.engines.flags import check_choices, check_flags
 from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
 from loadstone.engines.offline.keywords import Keywords, keywords_of
 from loadstone.engines.refusals import check_launch
@@ -36,8 +36,10 @@ OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.era
 
 def rules_of(worker: Worker) -> EngineRules:
     """Return the rules of a worker's engine, with the worker in them: whoever has these asks no
-    more by its name."""
-    return _ALL.get(worker.engine, EngineRules)(worker)
+    more by its name. Raises InputError: an argument that has not one of the engine's values."""
+    rules = _ALL.get(worker.engine, EngineRules)(worker)
+    check_choices(worker, rules.version, rules.newest)
+    return rules
 
 
 def launch_of(worker: Worker, site: Site = ANYWHERE) -> Launch:

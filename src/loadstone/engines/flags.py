@@ -4,9 +4,13 @@ by its table (`[models]`, `[flags]`)."""
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadstone.catalogue.deployment.deployment import Worker
+from loadstone.catalogue.engines import ENGINES
+from loadstone.catalogue.find import nearest
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import Version
 from loadstone.engines.table import EngineTable, ReleaseFlag, engine_tables
+
+_MOST_CHOICES = 12
 
 
 def check_flags(worker: Worker, version: Version, commands: Iterable[Sequence[str]]) -> None:
@@ -23,6 +27,25 @@ def check_flags(worker: Worker, version: Version, commands: Iterable[Sequence[st
             if row is not None:
                 flag = f"--{name} {value}" if f"{name}={value}" in rows else f"--{name}"
                 _check(flag, row, given, worker, version)
+
+
+def check_choices(worker: Worker, version: Version, newest: Version) -> None:
+    """Raises InputError where a setting with few values has another one. What changes the start
+    alone may have more in releases after `newest`."""
+    choices = engine_tables().get(worker.engine, EngineTable()).choices
+    started = ENGINES[worker.engine].launch if worker.engine in ENGINES else {}
+    for name, value in worker.arguments:
+        flag = started.get(name, name).removeprefix("yaml:").replace("_", "-")
+        newer = name in started and version[: len(newest)] > newest
+        values = () if newer else choices.get(flag, ())
+        if values and {value, value.upper()}.isdisjoint(values):
+            names = {choice.lower(): choice for choice in values}
+            close = nearest(value, names) if len(values) > _MOST_CHOICES else names
+            ways = ", ".join(map(names.__getitem__, close)) or f"{', '.join(values[:_MOST_CHOICES])}, …"
+            raise InputError(
+                f"deployment {worker.name!r}: {name}={value}: {worker.engine} has no such value;"
+                f" use {ways}"
+            )
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -24,9 +24,6 @@ def refuse_pictures(rules: EngineRules) -> str | None:
         until = _CROSS_UNTIL[worker.engine]
         if not until or rules.version > until:
             return f"{worker.engine} does not load models with cross attention here; use sglang"
-    mode = worker.argument("mm_encoder_tp_mode")
-    if mode not in (None, "weights", "data"):
-        return f"mm_encoder_tp_mode={mode}: is not known; use weights or data"
     return None
 
 

@@ -427,12 +427,8 @@ class Sglang(EngineRules):
     @property
     def offload(self) -> Offload:
         """Return HiCache's, which writes as `hicache_write_policy` says."""
-        write = self.worker.argument("hicache_write_policy") or "write_through"
-        if write not in ("write_through", "write_back"):
-            raise InputError(
-                f"hicache_write_policy={write!r}: is not known; use write_through or write_back"
-            )
-        return Offload("overlap", "evicted" if write == "write_back" else "through")
+        back = self.worker.argument("hicache_write_policy") == "write_back"
+        return Offload("overlap", "evicted" if back else "through")
 
     def draft_refusal(self) -> str | None:
         both = self.worker.draft is not None and self.worker.attention_dp

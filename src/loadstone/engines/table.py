@@ -130,10 +130,12 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that accept as many guessed tokens as they are told to; `profiles`: those by which it profiles
     itself; `shorthand`: what engines.toml of the catalogue has of engines that come with Loadstone;
     `flags`: by name without dashes, `-` for `_`, and NAME=VALUE for one value alone; `models`: by
-    their model_type; `priority_sign`: 1 where a larger `priority` of a request is served first, −1
-    where a smaller one is, 0 where there is none; `adapter`: the field by which a request names its
-    LoRA adapter: `model`, or `base:model`, or what else the body has; `tune`: flags worth
-    measuring, named as in `flags`; `tie`: which of their values do not go together."""
+    their model_type; `choices`: what flags with few values take, named as in `flags`, and as the
+    shorthand names them where they are none; `priority_sign`: 1 where a larger `priority` of a
+    request is served first, −1 where a smaller one is, 0 where there is none; `adapter`: the field
+    by which a request names its LoRA adapter: `model`, or `base:model`, or what else the body has;
+    `tune`: flags worth measuring, named as in `flags`; `tie`: which of their values do not go
+    together."""
 
     program: str = ""
     install: str = ""
@@ -147,6 +149,7 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failure: tuple[Failure, ...] = ()
     flags: dict[str, ReleaseFlag] = {}
     models: dict[str, ReleaseFlag] = {}
+    choices: dict[str, tuple[str, ...]] = {}
     priority_sign: int = 0
     adapter: str = "model"
     tune: dict[str, TunedFlag] = {}

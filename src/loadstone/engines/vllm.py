@@ -431,10 +431,7 @@ class Vllm(EngineRules):
     def offload(self) -> Offload:
         """Return its own, by `kv_offload` LMCache's (whose steps wait for their loads, in chunks of
         256 tokens) or KVBM's (as its own)."""
-        kind = self.worker.argument("kv_offload") or "native"
-        if kind not in _OFFLOADS:
-            raise InputError(f"kv_offload={kind!r}: is not known; use {', '.join(_OFFLOADS)}")
-        return _OFFLOADS[kind]
+        return _OFFLOADS[self.worker.argument("kv_offload") or "native"]
 
     def draft_refusal(self) -> str | None:
         model, draft = self.worker.model, self.worker.draft
@@ -455,14 +452,9 @@ class Vllm(EngineRules):
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
         chunked = self.chunks_prompts(self.context_limit or 0)
         if not self.is_v0:
-            policy = self.worker.argument("scheduling_policy") or "fcfs"
-            if policy not in ("fcfs", "priority"):
-                raise InputError(
-                    f"--scheduling-policy: {policy!r} is no policy of vLLM; use fcfs or priority"
-                )
             return Scheduling(
                 chunked=chunked,
-                priorities=policy == "priority",
+                priorities=self.worker.argument("scheduling_policy") == "priority",
                 priority_sign=-1,
                 max_under_way=self.worker.count("max_num_queued_reqs"),
                 max_queued_tokens=self.worker.count("max_num_queued_tokens"),
@@ -479,13 +471,7 @@ class Vllm(EngineRules):
     @property
     def cudagraph_mode(self) -> str:
         """Return one of CUDAGRAPH_MODES."""
-        mode = self.worker.argument("cudagraph_mode") or "full_and_piecewise"
-        if mode.lower() not in CUDAGRAPH_MODES:
-            raise InputError(
-                f"--cudagraph-mode: {mode!r} is not a mode of vLLM; use"
-                f" {', '.join(CUDAGRAPH_MODES).upper()}"
-            )
-        return mode.lower()
+        return (self.worker.argument("cudagraph_mode") or "full_and_piecewise").lower()
 
     @property
     def is_eager(self) -> bool:

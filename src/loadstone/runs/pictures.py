@@ -28,6 +28,12 @@ def parts_of(workload: Mapping[str, Any]) -> set[str]:
     return made.union(workload.get("parts", ()), *inside)
 
 
+def needed_endpoint(plan: Plan) -> str | None:
+    """Return `chat` where prompts hold what completions do not take; None: any API will do."""
+    in_messages = plan.graph.recorded and plan.chat
+    return "chat" if in_messages or parts_of(plan.workload) else None
+
+
 def check_endpoint(plan: Plan, endpoint: str) -> None:
     """Raise InputError where an API does not take what prompts hold besides text."""
     parts = parts_of(plan.workload)

@@ -39,7 +39,7 @@ from loadstone.runs import execution, profiler, targets
 from loadstone.runs.adapters import find_adapters
 from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.launched import check_start
-from loadstone.runs.pictures import check_endpoint, count_visual_tokens, parts_of
+from loadstone.runs.pictures import check_endpoint, count_visual_tokens, needed_endpoint
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.draw import Beyond
 from loadstone.workload.load_options import EarlyEndOptions
@@ -183,8 +183,7 @@ def probe(
     urls, client, structured = servers.urls, options.client, options.workload.structured
     needs = Requirements(
         model=options.start.model if servers.engine is None else servers.engine.launch.model,
-        endpoint=client.endpoint
-        or ("chat" if (plan.graph.recorded and plan.chat) or parts_of(plan.workload) else None),
+        endpoint=client.endpoint or needed_endpoint(plan),
         tokenizer=client.tokenizer,
         sampling=options.sampling.sampling,
         structured=parse_structured(structured) if structured is not None else None,

@@ -52,7 +52,7 @@ from loadstone.predict.step_time.profile import (
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.runs.autoscale import Scaling, check_scaled, with_start_up
-from loadstone.runs.pictures import count_visual_tokens
+from loadstone.runs.pictures import count_visual_tokens, needed_endpoint
 from loadstone.workload.option_fields import change
 from loadstone.workload.options import SimulateOptions, SimulatorOptions, pooling_task
 from loadstone.workload.planning import Planner
@@ -173,6 +173,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     if task is not None:
         target.endpoint, target.streams = task, False
         target.pairs, target.overhead_tokens = fleet.pairs is not None, fleet.pairs or 0
+    elif not simulator.offline:
+        target.endpoint = needed_endpoint(plan) or target.endpoint
     name = ("sim", deployment.decoder.engine, model, gpus)
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)

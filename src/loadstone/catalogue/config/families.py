@@ -103,8 +103,11 @@ class Tower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     matrices     of an MLP
     bias         on all of it. qk_norm: norms over each head
     positions    learnt tables of them, for each patch of the image
+    inner        the field that says how wide MLPs are, where that is not intermediate_size
     joins        what reaches the text model's width: patches side by side, behind a norm, through
-                 an MLP (others for inner layers); one matrix behind a norm; one matrix
+                 an MLP (others for inner layers); one matrix behind a norm; one matrix; the MLP as
+                 wide as the text model, behind patches joined to their width (merged) or not
+                 (wide), or behind one with a gate (gated); `output`: of the tower's own output
     """
 
     norm: Literal[1, 2] = 2
@@ -113,7 +116,8 @@ class Tower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: bool = True
     qk_norm: bool = False
     positions: int = 1
-    joins: Literal["mlp", "norm", "matrix"] = "mlp"
+    inner: str = "intermediate_size"
+    joins: Literal["mlp", "norm", "matrix", "merged", "wide", "gated", "output"] = "mlp"
 
 
 class VisualFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

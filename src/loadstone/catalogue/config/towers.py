@@ -24,7 +24,7 @@ def read_towers(whole: Fields, text_hidden: int) -> tuple[int, TowerShape | None
         kind = part_kind(whole, part, names[0])
         filled(part, kind)
         if sense == "vision":
-            shape = _images(part, kind, text_hidden)
+            shape = _images(part, kind, text_hidden, whole)
             counted = None if shape is None else shape.parameters
         else:
             counted = _sound(part, text_hidden)
@@ -32,7 +32,7 @@ def read_towers(whole: Fields, text_hidden: int) -> tuple[int, TowerShape | None
             remarks.append(f"{names[0]} does not say enough: the {sense} tower is not counted")
             continue
         total += counted
-        how = "counted" if kind in tables().tower else "of a kind not known here: roughly estimated"
+        how = "counted" if _tower(whole, kind) else "of a kind not known here: roughly estimated"
         remarks.append(
             f"{sense} tower {how} from {names[0]}: about {counted / 1e6:.0f} M parameters"
         )
@@ -50,11 +50,17 @@ def read_towers(whole: Fields, text_hidden: int) -> tuple[int, TowerShape | None
     return total, shape, remarks
 
 
-def _images(vision: Fields, kind: str, text_hidden: int) -> TowerShape | None:
+def _tower(whole: Fields, kind: str) -> Tower | None:
+    """Return a tower's row: of the model type that joins it in its own way, else of the tower's."""
+    rows = tables().tower
+    return rows.get(f"{whole.text('model_type')}/{kind}", rows.get(kind))
+
+
+def _images(vision: Fields, kind: str, text_hidden: int, whole: Fields) -> TowerShape | None:
     """Return the shape of a vision transformer and its projector; None: too little is said."""
-    tower = tables().tower.get(kind, Tower())
+    tower = _tower(whole, kind) or Tower()
     hidden = vision.optional_count("embed_dim", "hidden_size", "vt_hidden_size")
-    inner = vision.optional_count("intermediate_size", "vt_intermediate_size", "mlp_dim")
+    inner = vision.optional_count(tower.inner, "vt_intermediate_size", "mlp_dim")
     if inner is None and hidden:
         inner = int(vision.number("mlp_ratio", 4) * hidden)
     depth = vision.optional_count("num_hidden_layers", "depth", "vt_num_hidden_layers")
@@ -72,13 +78,16 @@ def _images(vision: Fields, kind: str, text_hidden: int) -> TowerShape | None:
     total = depth * layer + tower.outer_norms * tower.norm * hidden
     inputs = 3 * patch**2 * vision.count("temporal_patch_size", default=1)
     total += inputs * hidden + tower.bias * hidden
-    total += tower.positions * _positions(vision, patch) * hidden
-    output = (
-        text_hidden
-        if vision.find("embed_dim")
-        else vision.optional_count("out_hidden_size", "text_hidden_size")
+    shapes = len(vision.entries("supported_aspect_ratios") or [])  # Llama 3.2 Vision, by tile
+    by_tile = (1 + shapes) * vision.count("max_num_tiles", default=0)
+    total += (tower.positions + by_tile) * _positions(vision, patch) * hidden
+    output = vision.optional_count(
+        "hidden_size" if vision.find("embed_dim") else "out_hidden_size", "text_hidden_size"
     )
-    joined = _joined(vision, tower, hidden, output or text_hidden)
+    merge = vision.optional_count("spatial_merge_size") or _side(vision, "merge_kernel_size")
+    merge = merge or whole.optional_count("spatial_merge_size")
+    merge = merge or round(1 / whole.number("downsample_ratio", 1))
+    joined = _joined(vision, tower, hidden * merge**2, output or text_hidden)
     whole_views = vision.entries("fullatt_block_indexes")
     return TowerShape(
         depth,
@@ -104,12 +113,24 @@ def _positions(vision: Fields, patch: int) -> int:
     return count or (_side(vision, "image_size") // patch) ** 2
 
 
-def _joined(vision: Fields, tower: Tower, hidden: int, out: int) -> int:
-    """Return the parameters of what joins a tower's output to the text model; see `Tower`."""
-    if tower.joins != "mlp":
-        return hidden * out + (hidden if tower.joins == "norm" else 0)
-    merge = vision.optional_count("spatial_merge_size") or _side(vision, "merge_kernel_size") or 1
-    wide = hidden * merge**2
+def _joined(vision: Fields, tower: Tower, wide: int, out: int) -> int:
+    """Return the parameters of what joins a tower's output to the text model, of patches that have
+    `wide` numbers together; see `Tower`."""
+    hidden = vision.optional_count("embed_dim", "hidden_size", "vt_hidden_size") or 0
+    inner = vision.optional_count("intermediate_size") or 0
+    match tower.joins:
+        case "matrix" | "norm":
+            return hidden * out + (hidden if tower.joins == "norm" else 0)
+        case "merged" if wide > hidden:
+            return hidden + wide * hidden + _two_matrices(hidden, out, out)
+        case "merged" | "wide":
+            return _two_matrices(wide, out, out)
+        case "gated":
+            return wide * out + out * out + 3 * out * inner
+        case "output":
+            own = vision.count("vision_output_dim")
+            taken = vision.count("projector_output_dim", default=0)
+            return own * out + taken * (inner + taken)
     deep = len(vision.entries("deepstack_visual_indexes") or [])
     return (1 + deep) * _two_matrices(wide, wide, out) + tower.norm * (hidden + deep * wide)
 

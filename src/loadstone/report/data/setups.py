@@ -156,13 +156,24 @@ def _prefix(facts: RunFacts) -> str:
 
 
 def _pictures(pictures: Mapping[str, Any]) -> str:
-    """Write which pictures prompts have: `1 picture of 512x512, 1920x1080`; empty: none."""
-    count, sizes = number(mapping(pictures.get("count")).get("mean")), pictures.get("sizes")
+    """Write which pictures prompts have: `0 to 2 pictures of 512x512, 1920x1080`; empty: none."""
+    count, sizes = _drawn(pictures.get("count")), pictures.get("sizes")
     if not count or not isinstance(sizes, list):
         return ""
     shown = [f"{side[0]}x{side[1]}" for side in sizes if isinstance(side, list) and len(side) == 2]
     between = " to " if pictures.get("uniform") else ", "
-    return f"{count:g} picture{'s' if count != 1 else ''} of {between.join(shown[:4])}"
+    return f"{count} picture{'s' if count != '1' else ''} of {between.join(shown[:4])}"
+
+
+def _drawn(length: Any) -> str:
+    """Write what is drawn for each request: `2`, `0 to 2`, `about 2`; empty: none."""
+    drawn = mapping(length)
+    mean, kind = number(drawn.get("mean")), drawn.get("kind", "fixed")
+    if not mean:
+        return ""
+    if kind == "uniform":
+        return f"{drawn.get('low')} to {drawn.get('high')}"
+    return f"{mean:g}" if kind == "fixed" else f"about {mean:g}"
 
 
 def _work(run: StoredRun) -> Iterator[str]:
@@ -173,11 +184,9 @@ def _work(run: StoredRun) -> Iterator[str]:
     yield _pictures(mapping(workload.get("pictures")))
     kind = facts.workload or ""
     if kind == "pooled":
-        count, document = (
-            number(mapping(workload.get(n)).get("mean")) for n in ("count", "document")
-        )
-        texts = f"documents of {document:g}" if document else "input" if count == 1 else "inputs"
-        yield f"{workload.get('task')}, {count or 0:g} {texts} in a request"
+        count, document = (_drawn(workload.get(name)) for name in ("count", "document"))
+        texts = f"documents of {document}" if document else "input" if count == "1" else "inputs"
+        yield f"{workload.get('task')}, {count or 0} {texts} in a request"
         return
     name = str(workload.get("name") or workload.get("file") or "")
     if name and _SHARED not in name:  # else the prefix tells it
