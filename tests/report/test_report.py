@@ -447,6 +447,26 @@ def test_silence_about_simulated_runs_is_told(tmp_path: Path) -> None:
     assert "Simulated runs have no findings" in made(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ({"pictures": {"count": {"kind": "uniform", "mean": 1.0, "low": 0, "high": 2}}}, "0 to 2 pictures of 512x512"),
+        ({"pictures": {"count": {"kind": "fixed", "mean": 1.0}}}, "1 picture of 512x512"),
+        ({"pictures": {"count": {"kind": "normal", "mean": 1.5, "sd": 1}}}, "about 1.5 pictures of 512x512"),
+        ({"kind": "pooled", "task": "rerank", "count": {"kind": "uniform", "mean": 5.5, "low": 1, "high": 10},
+          "document": {"kind": "fixed", "mean": 64.0}}, "rerank, 1 to 10 documents of 64 in a request"),
+        ({"kind": "pooled", "task": "embeddings", "count": {"kind": "fixed", "mean": 1.0}}, "embeddings, 1 input in a request"),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_drawn_is_told_by_its_ends(
+    tmp_path: Path, workload: dict[str, Any], said: str
+) -> None:
+    for pictures in filter(None, [workload.get("pictures")]):
+        pictures["sizes"] = [[512, 512]]
+    run(tmp_path, "a", [cell(1)], workload=workload)
+    assert said in made(tmp_path).replace(",\n", ", ")
+
+
 def test_a_report_of_one_run_does_not_repeat_its_name_in_each_row(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1), cell(4)])
     table = all_cells(tmp_path)

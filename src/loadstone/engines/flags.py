@@ -41,7 +41,10 @@ def check_choices(worker: Worker, version: Version, newest: Version) -> None:
         if values and {value, value.upper()}.isdisjoint(values):
             names = {choice.lower(): choice for choice in values}
             close = nearest(value, names) if len(values) > _MOST_CHOICES else names
-            ways = ", ".join(map(names.__getitem__, close)) or f"{', '.join(values[:_MOST_CHOICES])}, …"
+            ways = (
+                ", ".join(map(names.__getitem__, close))
+                or f"{', '.join(values[:_MOST_CHOICES])}, …"
+            )
             raise InputError(
                 f"deployment {worker.name!r}: {name}={value}: {worker.engine} has no such value;"
                 f" use {ways}"

@@ -169,12 +169,10 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         deployment.model.name.rsplit("/", 1)[-1],
         f"{deployment.gpus}x{deployment.decoder.gpu.name}",
     )
-    target = _target(deployment, longest, simulator)
+    target = _target(deployment, longest, simulator, plan)
     if task is not None:
         target.endpoint, target.streams = task, False
         target.pairs, target.overhead_tokens = fleet.pairs is not None, fleet.pairs or 0
-    elif not simulator.offline:
-        target.endpoint = needed_endpoint(plan) or target.endpoint
     name = ("sim", deployment.decoder.engine, model, gpus)
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
@@ -360,11 +358,11 @@ def _release() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _target(deployment: Deployment, longest: int, options: SimulatorOptions) -> Target:
+def _target(deployment: Deployment, longest: int, options: SimulatorOptions, plan: Plan) -> Target:
     return Target(
         url=deployment.name,
         urls=[deployment.name],
-        endpoint="offline" if options.offline else "completions",
+        endpoint="offline" if options.offline else needed_endpoint(plan) or "completions",
         model=options.model or deployment.model.name,
         engine=engine_title(deployment.decoder.engine),
         engine_version=deployment.decoder.engine_version,

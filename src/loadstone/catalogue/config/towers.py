@@ -84,9 +84,12 @@ def _images(vision: Fields, kind: str, text_hidden: int, whole: Fields) -> Tower
     output = vision.optional_count(
         "hidden_size" if vision.find("embed_dim") else "out_hidden_size", "text_hidden_size"
     )
-    merge = vision.optional_count("spatial_merge_size") or _side(vision, "merge_kernel_size")
-    merge = merge or whole.optional_count("spatial_merge_size")
-    merge = merge or round(1 / whole.number("downsample_ratio", 1))
+    merge = (
+        vision.optional_count("spatial_merge_size")
+        or _side(vision, "merge_kernel_size")
+        or whole.optional_count("spatial_merge_size")
+        or round(1 / whole.number("downsample_ratio", 1))
+    )
     joined = _joined(vision, tower, hidden * merge**2, output or text_hidden)
     whole_views = vision.entries("fullatt_block_indexes")
     return TowerShape(
