@@ -16,7 +16,12 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.simulator.latencies import request_rows
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.steady_state import steady_state
-from loadstone.predict.step_time.pictures import DECODING, PictureTimes
+from loadstone.predict.step_time.pictures import (
+    DECODING,
+    PictureTimes,
+    mean_picture_work,
+    picture_shares,
+)
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.planning import plan_for
 from loadstone.recommend.demand.traffic import traffic_of
@@ -190,6 +195,39 @@ def test_recommend_counts_pictures() -> None:
     assert other.rate_per_s < alone.rate_per_s < one.rate_per_s
 
 
+@pytest.mark.parametrize(
+    ("more", "different", "encoded", "processed"),
+    [
+        ({}, 400, 1.0, 1.0),
+        ({"image_groups": "4"}, 4, 4 / 400, 4 / 400),
+        ({"image_groups": "4", "image_place": "last"}, 4, 4 / 400, 4 / 400),
+        ({"image_groups": "200", "image_place": "last"}, None, None, None),
+    ],
+)
+def test_mean_work_leaves_out_what_caches_have(
+    more: dict[str, str], different: int | None, encoded: float, processed: float
+) -> None:
+    """Of four pictures of 768 tokens, which the encoder's cache of 8,192 has room for, but not of
+    200. Decoding the file is done for each."""
+    plan = planned(rate="1", requests="400", **more)
+    model: Any = fleet_of(parse_deployment(QWEN)).model
+    times: PictureTimes = model.pictures
+    (share,) = picture_shares(plan)
+    kind = times.picture(1024, 768)
+    shared = "image_groups" in more and "image_place" not in more
+    work = mean_picture_work(times, (share,), prefix_cache=shared)
+    if different is None:
+        room = times.encoder.kept / (share.different * 768)
+        encoded, processed = 1 - (1 - share.new) * room, share.new
+        assert 0.9 < encoded < 1
+    else:
+        assert share == (1024, 768, 1.0, different, different / 400, "image_place" not in more)
+    flops_s = times.fixed_s + times.flop_s * kind.flops / times.ranks
+    assert work.encode_s == pytest.approx(encoded * flops_s)
+    assert work.prepare_s == pytest.approx(kind.prepare_s * (0.3 + 0.7 * processed))
+    assert work.host_s == pytest.approx(kind.prepare_s * max(0.3 / 8, 0.7 * processed))
+
+
 @pytest.mark.parametrize("limit", [0, 2])
 def test_more_pictures_than_a_deployment_takes_are_refused(limit: int) -> None:
     deployment = parse_deployment(f"{QWEN}/limit_mm_per_prompt={limit}")
@@ -205,6 +243,12 @@ def test_a_measurement_of_a_plan_has_its_pictures() -> None:
     planning = plan_for(options_of(asked | load, RecommendOptions))
     command = bench_command(parse_deployment(QWEN), planning, 1, 5)
     assert "--images 2 --image-size 512x512 " in command
+    shared = asked | load | {"image_groups": "8", "image_place": "last"}
+    command = bench_command(
+        parse_deployment(QWEN), plan_for(options_of(shared, RecommendOptions)), 1, 5
+    )
+    assert "--image-place last" in command
+    assert "--image-groups 8" in command
 
 
 def test_simulated_records_have_what_the_plan_says_of_pictures() -> None:

@@ -8,12 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from asked import planning
+from asked import options, planning
 from loadstone.catalogue import parse_worker
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import Lengths, most_decoding, steady_states
 from loadstone.predict.step_time import StepModel
-from loadstone.recommend.demand.planning import Planning
+from loadstone.recommend.demand.classes import classes_of
+from loadstone.recommend.demand.planning import Planning, plan_for
 from loadstone.recommend.search.candidates import search
 from loadstone.recommend.search.curve import search_capacity, simulate_curve
 from loadstone.recommend.search.finalists import choose_finalists
@@ -52,6 +53,54 @@ def test_the_closed_form_is_near_the_simulator() -> None:
         simulate_curve(each, asked, each.replicas).capacity / each.load
         for each in rows[:: len(rows) // 12]
     ]
+    assert np.median(np.abs(np.log(ratios))) < math.log(1.25)
+
+
+QWEN = {
+    "model": "qwen3-vl-8b", "gpus": "h100", "gpus_max": 64, "price": "h100=2", "rate": 20, "tp": (1, 2),
+    "weights_dtype": "bf16", "kv_dtype": "bf16",
+}  # fmt: skip
+CHAT = "chat,share=1,input=1024,output=128,slo=ttft_p99<500ms"
+LOOK = "look,share=1,input=64,output=128,images={},slo=ttft_p99<1s"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [
+            {"images": images, "image_size": size, "slo": slo, "input": "512"}
+            for images, size in (("2", "1920x1080"), ("1", "1920x1080"), ("uniform:0:2", "1024x768"))
+            for slo in ("ttft_p99<1s", "ttft_p50<500ms,tpot_p99<30ms")
+        ],
+        [
+            {"images": images, "image_size": size, "image_groups": groups, "image_place": place, "slo": "ttft_p99<1s"}
+            for images, size, groups in (("2", "1920x1080", 4), ("1", "1024x768", 64), ("1", "1920x1080", 64))
+            for place in ("first", "last")
+        ],
+        [
+            {"slo": None, "input": None, "output": None, "classes": (CHAT, LOOK.format(pictures))}
+            for pictures in (
+                "1,image-size=1920x1080", "2,image-size=1920x1080,image-groups=4", "2,image-size=1024x768",
+                "1,image-size=512x512", "1,image-size=1024x768,image-groups=16",
+            )
+        ],
+    ],
+    ids=["new", "groups", "classes"],
+)  # fmt: skip
+def test_the_closed_form_of_pictures_is_near_the_simulator(cases: list[dict[str, object]]) -> None:
+    """Of new ones, whose host may have more to do than the GPU; of groups, which caches have; and
+    of a class beside one without."""
+    ratios = []
+    for number, case in enumerate(cases):
+        asked = options(**QWEN, **case, engine=("vllm", "sglang")[number % 2])
+        of_mix = ()
+        if asked.workload.classes:
+            asked, of_mix = classes_of(asked).ask((0, 1))
+        planned = plan_for(asked, classes=of_mix)
+        rows = [each for each in search(planned).candidates if each.worker.pp == 1]
+        each = rows[len(rows) // 2]
+        ratios.append(simulate_curve(each, planned, each.replicas).capacity / each.load)
     assert np.median(np.abs(np.log(ratios))) < math.log(1.25)
 
 

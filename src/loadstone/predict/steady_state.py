@@ -24,7 +24,7 @@ from typing import NamedTuple
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.adapters import different_adapters
-from loadstone.predict.step_time.pictures import PictureShares, mean_picture_s
+from loadstone.predict.step_time.pictures import PictureShares, PictureTimes, mean_picture_work
 
 SELDOM = 1 / 1024
 """Requests that decode at once on average where they hardly ever meet."""
@@ -63,6 +63,7 @@ class SteadyState(NamedTuple):
     queue_s   θ of the queue's tail
     varies    relative standard deviation of TPOT between requests
     prompt_token_s  by which a longer prompt's way is longer, for each token that is computed
+    pictures  the times of pictures there
     """
 
     decoding: float
@@ -74,6 +75,7 @@ class SteadyState(NamedTuple):
     queue_s: float
     varies: float = 0.0
     prompt_token_s: float = 0.0
+    pictures: PictureTimes | None = None
 
     def latency_s(self, metric: str, quantile: float, output_tokens: float) -> float:
         """Return a quantile of `ttft`, `tpot`, `itl` or `e2e`."""
@@ -166,8 +168,9 @@ def steady_state(
     with_prompt_s = model.step_s(mixed_decodes, context if mixed else 0.0, chunks, met)
     tokens = mixed_decodes + piece * len(chunks)
     with_prompt_s += _adapters_s(model, lengths, mixed_decodes + len(chunks), tokens)
-    prepare_s, encode_s = mean_picture_s(model.pictures, lengths.pictures)
-    with_prompt_s += encode_s * len(chunks) / pieces
+    shared = lengths.cached > 0
+    work = mean_picture_work(model.pictures, lengths.pictures, prefix_cache=shared)
+    with_prompt_s += work.encode_s * len(chunks) / pieces
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
     prompts_seen = prompting * pieces * per_step / output_tokens
     seen = prompts_seen if in_step == 1 or prompts_seen >= 1 else 1 - (1 - prompts_seen) ** in_step
@@ -178,17 +181,23 @@ def steady_state(
     busy = rate * service_s / batches
     base_s = (
         model.request_s
-        + prepare_s
+        + work.prepare_s
         + model.request_token_s * lengths.prompt
         + model.stream_s
         + pieces * with_prompt_s
         + decode_s * max(0.5, policy.poll_steps / 2)
     )
+    # Of two queues one after another the fuller one makes the tail, the other one its mean wait.
+    host_s = work.host_s * model.deployment.dp
+    (less, less_s), (busy, service_s) = sorted([(rate * host_s, host_s), (busy, service_s)])
     queue_s = service_s / (2 * (1 - busy)) if busy < 1 else math.inf
+    if busy < 1:
+        base_s += less * less_s / (2 * (1 - less))
     waited_s = busy * queue_s if busy < 1 else math.inf
     users = decoding + rate * (base_s + waited_s)
     token_s = model.request_token_s + (with_prompt_s if pieces > 1 else more_s) / piece
-    return SteadyState(decoding, users, rate, tpot_s, base_s, busy, queue_s, prompt_token_s=token_s)
+    level = SteadyState(decoding, users, rate, tpot_s, base_s, busy, queue_s)
+    return level._replace(prompt_token_s=token_s, pictures=model.pictures)
 
 
 def full_step(policy: EnginePolicy, lengths: Lengths) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from loadstone.core.plan import Plan
-from loadstone.core.vectors import Floats
+from loadstone.core.vectors import Floats, Ints64
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.pictures import Encoder
 from loadstone.predict.step_time.boards import architecture_of
@@ -178,35 +178,87 @@ def picture_times(rules: EngineRules, terms: PictureTerms | None = None) -> Pict
     return times._replace(state_flops=state_flops, unread=1 - cross.count / model.layer_count)
 
 
-PictureShares = tuple[tuple[int, int, float], ...]
-"""Width and height of pictures in pixels, and how many of them a request has on average."""
+class PictureShare(NamedTuple):
+    """Holds the pictures of a size in pixels, of all requests: how many one has on average, how
+    many there are that differ, the share of those that nobody had before, and whether they stand
+    before the text."""
+
+    width: int
+    height: int
+    mean: float
+    different: int = 0
+    new: float = 1.0
+    first: bool = False
 
 
-def picture_shares(plan: Plan) -> PictureShares:
-    """Return the pictures of a plan's requests by size."""
-    pictures = plan.pictures
-    if pictures is None:
+PictureShares = tuple[PictureShare, ...]
+
+
+def picture_shares(plan: Plan, rows: Ints64 | None = None) -> PictureShares:
+    """Return the pictures of a plan's requests, or of some of its rows, by size and place."""
+    if plan.pictures is None:
         return ()
-    counts = np.bincount(pictures.shape, pictures.count, len(pictures.shapes)) / len(plan)
-    means = defaultdict[tuple[int, int], float](float)
-    for shape, mean in zip(pictures.shapes, counts.tolist(), strict=True):
+    rows = np.arange(len(plan)) if rows is None else rows
+    pictures, items = plan.pictures.take(rows), plan.prompt[rows]
+    filed = np.array([bool(shape.files) for shape in pictures.shapes])[pictures.shape]
+    whose = np.where(pictures.group >= 0, pictures.group, np.where(filed, items, -1))
+    whose = np.where(whose < 0, -1 - np.arange(len(rows)), whose)
+    _, first, same = np.unique(
+        np.stack([pictures.shape, whose]), axis=1, return_index=True, return_inverse=True
+    )
+    most = np.zeros(len(first), np.int64)
+    np.maximum.at(most, same.ravel(), pictures.count)
+    size = len(pictures.shapes)
+    counts = np.bincount(pictures.shape, pictures.count, size)
+    different = np.bincount(pictures.shape[first], most, size)
+    sums = defaultdict[tuple[int, int, bool], Floats](lambda: np.zeros(2))
+    for number in np.flatnonzero(counts).tolist():
+        shape = pictures.shapes[number]
         for file in shape.sizes:
-            means[file.width, file.height] += mean
-    return tuple((*size, mean) for size, mean in means.items())
+            key = file.width, file.height, shape.place == "first"
+            sums[key] += counts[number], different[number]
+    return tuple(
+        PictureShare(width, height, total / len(rows), int(kinds), kinds / total, leads)
+        for (width, height, leads), (total, kinds) in sums.items()
+    )
 
 
-def mean_picture_s(times: PictureTimes | None, shares: PictureShares) -> tuple[float, float]:
-    """Return the mean seconds of a request's pictures: until they are prepared, decoded at the same
-    time, and of the step that encodes them."""
+class PictureWork(NamedTuple):
+    """Holds the mean seconds of a request's pictures: until they are prepared, decoded at the same
+    time; of the part of the host that has most to do, by which it holds up others; and of the step
+    that encodes them."""
+
+    prepare_s: float = 0.0
+    host_s: float = 0.0
+    encode_s: float = 0.0
+
+
+def mean_picture_work(
+    times: PictureTimes | None, shares: PictureShares, *, prefix_cache: bool
+) -> PictureWork:
+    """Return the work of pictures, but for what is found of those that come again: tokens with a
+    `prefix_cache`, embeddings and prepared ones as far as there is room for all that differ."""
     if times is None or not shares:
-        return 0.0, 0.0
-    mean = sum(count for _, _, count in shares)
-    prepare_s = flops = 0.0
-    for width, height, count in shares:
-        picture = times.picture(width, height)
-        prepare_s += count * picture.prepare_s
-        flops += count * picture.flops
-    ranks = min(times.ranks, max(1.0, mean)) if times.encoder.copies else times.ranks
-    encode_s = times.fixed_s * min(1.0, mean) + times.flop_s * flops / ranks
-    decodes = DECODING / max(1.0, min(mean, times.encoder.threads))
-    return prepare_s * (decodes + 1 - DECODING), encode_s
+        return PictureWork()
+    encoder, kinds = times.encoder, [times.picture(*share[:2]) for share in shares]
+    pairs = list(zip(shares, kinds, strict=True))
+    embedded = sum(share.different * kind.embeddings for share, kind in pairs)
+    patches = sum(share.different * kind.patches for share, kind in pairs)
+    kept, prepared = (
+        min(1.0, room / max(1, needed))
+        for room, needed in ((encoder.kept, embedded), (encoder.prepared, patches))
+    )
+    mean = sum(share.mean for share in shares)
+    decode_s = process_s = flops = encoded = 0.0
+    for share, kind in pairs:
+        found = 1 - share.new
+        decode_s += share.mean * DECODING * kind.prepare_s
+        process_s += share.mean * (1 - DECODING) * kind.prepare_s * (1 - found * prepared)
+        left = share.mean * (1 - found * (1.0 if share.first and prefix_cache else kept))
+        flops += left * kind.flops
+        encoded += left
+    ranks = min(times.ranks, max(1.0, encoded)) if encoder.copies else times.ranks
+    encode_s = times.fixed_s * min(1.0, encoded) + times.flop_s * flops / ranks
+    prepare_s = decode_s / max(1.0, min(mean, encoder.threads)) + process_s
+    host_s = max(decode_s / encoder.threads, process_s / encoder.processors)
+    return PictureWork(prepare_s, host_s, encode_s)

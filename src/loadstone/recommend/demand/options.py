@@ -63,6 +63,8 @@ _WORKLOAD = {
     "range_ratio": "{}",
     "images": "{}",
     "image_size": "{}",
+    "image_groups": "{}",
+    "image_place": "{}",
     "prefix": "tokens at the start of each prompt that its group shares",
     "prefix_groups": "{}",
     "trace": "the traffic is this trace's, at its own times",

@@ -23,7 +23,7 @@ from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.simulator.uncertainty import split_tasks
 from loadstone.predict.steady_state import Lengths, SteadyState
 from loadstone.predict.step_time.adapters import adapter_shares
-from loadstone.predict.step_time.pictures import picture_shares
+from loadstone.predict.step_time.pictures import mean_picture_work, picture_shares
 from loadstone.recommend.demand.hours import Hours, split_hours
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.sessions import (
@@ -107,7 +107,7 @@ class Traffic:
     texts: float = 0.0
     windows: dict[tuple[float, int], list[Ints64]] = field(default_factory=dict, compare=False)
 
-    @property
+    @cached_property
     def lengths(self) -> Lengths:
         if self.texts:
             return Lengths(self.input_tokens / self.texts, 1.0, texts=self.texts)
@@ -187,6 +187,11 @@ class Traffic:
         lower alone (Cobham 1954, without preemption)."""
         lengths, mean = of_class.lengths, self.lengths
         longer = (lengths.prompt - lengths.cached) - (mean.prompt - mean.cached)
+        own, others = (
+            mean_picture_work(level.pictures, seen.pictures, prefix_cache=seen.cached > 0)
+            for seen in (lengths, mean)
+        )
+        pictures_s = own.prepare_s + own.encode_s - others.prepare_s - others.encode_s
         sooner, no_later = 0.0, level.busy
         if self.by_priority:
             shares = [(rival.priority, rival.share) for rival in self.classes.values()]
@@ -195,7 +200,7 @@ class Traffic:
             no_later = level.busy * sum(share for rank, share in shares if rank >= priority)
         alone_s = level.queue_s * (1 - level.busy) * (1 + self.varies)
         return level._replace(
-            base_s=max(level.tpot_s, level.base_s + level.prompt_token_s * longer),
+            base_s=max(level.tpot_s, level.base_s + level.prompt_token_s * longer + pictures_s),
             queue_s=alone_s / ((1 - sooner) * (1 - no_later)) if level.busy < 1 else math.inf,
         )
 
@@ -340,6 +345,7 @@ def demand_by_class(plan: Plan) -> dict[str, ClassDemand]:
             float(prompts[rows].mean()),
             float(max(2.0, plan.output_tokens[rows].mean())),
             float(cached[rows].mean()),
+            pictures=picture_shares(plan, np.flatnonzero(rows)),
         )
         share = float(computed[rows].sum() / computed.sum())
         found[of_class.name] = ClassDemand(lengths, of_class.priority or 0, share)
@@ -415,6 +421,11 @@ def _count_cached(plan: Plan) -> Floats:
     if not shares(plan, 0):
         return np.zeros(len(plan))
     prompts, shared = whole_prompts(plan, 0), promised_tokens(plan, 0)
+    if plan.pictures is not None:  # with these before its text a prompt begins otherwise
+        leads = np.array([shape.place == "first" for shape in plan.pictures.shapes])
+        before = leads[plan.pictures.shape] & (plan.pictures.count > 0) & (plan.turn <= 0)
+        again = np.where(plan.pictures.group < 0, 0, shared + plan.pictures.tokens())
+        shared = np.where(before, again, shared)
     repeated = np.append(0, (prompts + plan.output_tokens)[:-1])  # what a later turn brings again
     return np.asarray(np.clip(np.where(shared < 0, repeated, shared), 0, prompts - 1), float)
 

@@ -258,8 +258,7 @@ def fleet_beside(
             policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens)
         )
     fleet = fleet_with(candidate.worker, policy, candidate.model)
-    workers = size if fleet.in_step else 1
-    return replace(fleet, replicas=fleet.replicas * size, workers=workers, route=route)
+    return replace(fleet, replicas=fleet.replicas * size, workers=size, route=route)
 
 
 def parts_to_simulate(

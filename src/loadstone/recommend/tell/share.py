@@ -35,7 +35,9 @@ def share_workload(planning: Planning, replicas: int) -> dict[str, Any]:
         named["range-ratio"] = workload.range_ratio
     if workload.prefix:
         named |= {"prefix": workload.prefix, "prefix-groups": workload.prefix_groups}
-    for name in ("images", "image_size", "turns", "think_time"):
+    if workload.image_place != "first":
+        named["image-place"] = workload.image_place
+    for name in ("images", "image_size", "image_groups", "turns", "think_time"):
         if getattr(workload, name) is not None:
             named[name.replace("_", "-")] = getattr(workload, name)
     return named
