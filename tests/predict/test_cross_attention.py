@@ -5,14 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from loadstone.calibrate.cases import Case, CaseTable, refresh, simulate
+from loadstone.calibrate.points import Point
 from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_worker
+from loadstone.core.pictures import Pictures, PictureShape
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.simulator.latencies import request_rows
 from loadstone.predict.sizing.size import size
+from loadstone.predict.step_time.profile import profile_of
+from loadstone.predict.step_time.work import work_of
 from loadstone.runs.pictures import count_visual_tokens
 from loadstone.workload.option_fields import options_of
 from loadstone.workload.options import SimulateOptions
@@ -112,3 +118,30 @@ def test_engines_that_do_not_load_such_a_model_are_refused(
     row = size(parse_worker(f"{config_of(tmp_path, 40)}@1xh100/tp1,engine={engine}"), 8192, 1)
     assert row.fits == loads
     assert ("cross attention" in row.why) != loads
+
+
+def test_calibration_counts_the_states_that_are_read(tmp_path: Path) -> None:
+    """Of one user each decode reads the prompt, half of its answer on average and a fifth of the
+    states, and so does a prompt's chunk; without pictures none of them."""
+    deployment = parse_deployment(f"{config_of(tmp_path, 40)}@1xh100/tp1,engine=sglang")
+    worker, count, text, answer = deployment.worker, 6, 64, 32
+    zeros = np.zeros(count, np.int32)
+    pictures = Pictures(
+        (PictureShape(512, 512, tokens=1),), zeros, np.ones(count, np.uint8), zeros - 1
+    )
+    found = {}
+    for seen in (None, pictures):
+        inputs = np.full(count, text + (seen is not None), np.int64)
+        outputs = np.full(count, answer, np.int64)
+        case = Case(
+            Point(row=1, load="concurrency", load_value=1.0, stat="median"), deployment, 1,
+            policy_of(worker, lengths=inputs + outputs), inputs, outputs, work_of(worker), pictures=seen,
+        )  # fmt: skip
+        outcome, _ = simulate(case, profile_of(worker).values())
+        table = CaseTable([case])
+        refresh(table, np.array([profile_of(worker).values()]))
+        found[seen is None] = outcome.context, table.chunk_pairs[0]
+    read = STATES / 5
+    assert found[True][0] == pytest.approx(text + answer / 2, abs=1)
+    assert found[False][0] == pytest.approx(text + 1 + read + answer / 2, abs=2)
+    assert found[False][1] - found[True][1] == pytest.approx(65 * (read + 32.5) - 64 * 32)

@@ -47,7 +47,7 @@ from loadstone.predict.step_time.formulas import (
     step_terms,
 )
 from loadstone.predict.step_time.operators import Work, stack
-from loadstone.predict.step_time.pictures import TERMS
+from loadstone.predict.step_time.pictures import TERMS, PictureTimes
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import Chunks, StepModel
 from loadstone.predict.step_time.work import work_of
@@ -259,6 +259,7 @@ class Outcome:
     met_tokens         tokens that a scheduler brings to such steps, decodes included, those with
                        nothing counted too
     held_back          somebody waited for room in the KV cache
+    states             of a prompt's pictures, those that cross attention reads, in all layers
     """
 
     ttft_s: Floats
@@ -274,6 +275,7 @@ class Outcome:
     chunk_tokens: float
     met_tokens: float
     held_back: bool
+    states: float = 0.0
 
 
 class _Counted:
@@ -356,9 +358,10 @@ def _run_plan(fleet: Fleet, plan: Plan, warm: int) -> Outcome:
     steps = sum(scheduler.tick for scheduler in schedulers) - model.with_decodes
     # A prompt's step writes a token, when it is computed again as well; all others are of decodes.
     per_step = fleet.policy.tokens_per_step
-    left = (outputs - 1).astype(float)
+    left, states = (outputs - 1).astype(float), _read_states(plan, model.pictures)
     decodes = (left.sum() - preemptions) / per_step - model.decodes
-    context = float((left * inputs + left * outputs / 2).sum()) / per_step - model.context
+    read = inputs + states + outputs / 2
+    context = float((left * read).sum()) / per_step - model.context
     prompt_steps = model.chunked + model.others
     return Outcome(
         ttft_s=latencies["ttft_s"],
@@ -374,7 +377,21 @@ def _run_plan(fleet: Fleet, plan: Plan, warm: int) -> Outcome:
         chunk_tokens=model.tokens / max(1, model.chunked),
         met_tokens=(model.tokens + model.decodes) / max(1, prompt_steps),
         held_back=any(scheduler.held_back for scheduler in schedulers),
+        states=float(states.mean()),
     )
+
+
+def _read_states(plan: Plan, times: PictureTimes | None) -> Floats:
+    """Return the states of each prompt's pictures that cross attention reads, as if all layers
+    did."""
+    if plan.pictures is None or times is None or not times.state_flops:
+        return np.zeros(len(plan))
+    of_shapes = [
+        sum(times.picture(file.width, file.height).states for file in shape.sizes)
+        for shape in plan.pictures.shapes
+    ]
+    count = np.array(of_shapes)[plan.pictures.shape] * plan.pictures.count
+    return np.asarray((1 - times.unread) * count)
 
 
 def _holds_all(policy: EnginePolicy, users: int, tokens: Ints64) -> bool:
@@ -532,7 +549,7 @@ def _means(case: Case, outcome: Outcome) -> dict[str, float]:
     sequences = max(1.0, outcome.chunk_tokens / mean)
     # A chunk of a longer prompt has on average half the prompt before it.
     new = min(mean, outcome.chunk_tokens)
-    pairs = new * (case.cached + max(mean - new, 0.0) / 2 + new / 2)
+    pairs = new * (case.cached + outcome.states + max(mean - new, 0.0) / 2 + new / 2)
     mixed = case.policy.order == "mixed"
     decode_steps = outcome.decode_steps + (outcome.prompt_steps if mixed else 0)
     return {

@@ -189,10 +189,10 @@ def steady_state(
     )
     # Of two queues one after another the fuller one makes the tail, the other one its mean wait.
     host_s = work.host_s * model.deployment.dp
-    (less, less_s), (busy, service_s) = sorted([(rate * host_s, host_s), (busy, service_s)])
+    (idler, idler_s), (busy, service_s) = sorted([(rate * host_s, host_s), (busy, service_s)])
     queue_s = service_s / (2 * (1 - busy)) if busy < 1 else math.inf
     if busy < 1:
-        base_s += less * less_s / (2 * (1 - less))
+        base_s += idler * idler_s / (2 * (1 - idler))
     waited_s = busy * queue_s if busy < 1 else math.inf
     users = decoding + rate * (base_s + waited_s)
     token_s = model.request_token_s + (with_prompt_s if pieces > 1 else more_s) / piece

@@ -206,11 +206,11 @@ def picture_shares(plan: Plan, rows: Ints64 | None = None) -> PictureShares:
     _, first, same = np.unique(
         np.stack([pictures.shape, whose]), axis=1, return_index=True, return_inverse=True
     )
-    most = np.zeros(len(first), np.int64)
-    np.maximum.at(most, same.ravel(), pictures.count)
+    largest = np.zeros(len(first), np.int64)
+    np.maximum.at(largest, same.ravel(), pictures.count)
     size = len(pictures.shapes)
     counts = np.bincount(pictures.shape, pictures.count, size)
-    different = np.bincount(pictures.shape[first], most, size)
+    different = np.bincount(pictures.shape[first], largest, size)
     sums = defaultdict[tuple[int, int, bool], Floats](lambda: np.zeros(2))
     for number in np.flatnonzero(counts).tolist():
         shape = pictures.shapes[number]
