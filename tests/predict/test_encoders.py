@@ -66,6 +66,32 @@ def test_one_by_one_a_first_token_waits_for_encoder_and_link(engine: str, encode
     assert ttft_s(text, free) == pytest.approx(whole - encoded_s - prepared_s, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("release", "workers", "times"),
+    [("vllm", 1, 0), ("vllm,version=0.25", 1, 1), ("vllm,version=0.25", 2, 1), ("sglang", 1, 0)],
+)
+def test_pictures_that_are_sent_on_are_prepared_once_more(
+    release: str, workers: int, times: int
+) -> None:
+    """Of one request at a time as long as by the encoder; of four at once one after another on the
+    processor of each worker behind it, however many encode."""
+    text = f"qwen3-vl-8b@encode=8*(1xh100/tp1)+both={workers}*(1xh100/tp1),engine={release}"
+    fleet = fleet_of(parse_deployment(text))
+    pool = fleet.encoders
+    assert pool is not None
+    free = pool.times._replace(picture_s=0.0, pixel_s=0.0, fixed_s=0.0, flop_s=0.0)
+    slow, free = (
+        replace(fleet, encoders=pool._replace(times=seconds))
+        for seconds in (free._replace(picture_s=1.0), free)
+    )
+    alone, quick = (ttft_s(text, made, images="1") for made in (slow, free))
+    assert np.mean(alone - quick) == pytest.approx(1.0 + times, abs=0.01)
+    at_once = {"rate": "inf", "requests": "4", "images": "1"}
+    last = ttft_s(text, slow, **at_once).max() - ttft_s(text, free, **at_once).max()
+    behind = times * (0.3 + 0.7 * 4 / workers)
+    assert last == pytest.approx(1.0 + behind, abs=0.08)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_more_encoders_prepare_pictures_of_a_request_at_once(engine: str) -> None:
     """Of four pictures an encoder has four, two, two, and one at most."""

@@ -102,9 +102,12 @@ class PictureHandover(NamedTuple):
     types        what the types of text models begin with, whose pictures it can; none: all
     keeps_tower  the worker that computes prompts loads the tower all the same
     together     requests that a step encodes at most
+    again_until  the first release whose router does not send pictures on, so that the worker that
+                 computes prompts prepares none
     """
 
     since: Version
     types: tuple[str, ...] = ()
     keeps_tower: bool = False
     together: int = 1 << 30
+    again_until: Version = ()

@@ -575,8 +575,10 @@ class Vllm(EngineRules):
         return command._replace(env=(*env, (f"{_SIDE}_PORT", port)), own_address=f"{_SIDE}_HOST")
 
     router_in_image = False
-    encoding = PictureHandover(since=(0, 13), keeps_tower=True)
-    """0.11.1 had it first, with a connector of another name."""
+    encoding = PictureHandover(since=(0, 13), keeps_tower=True, again_until=(0, 32))
+    """0.11.1 had it first, with a connector of another name. Its proxy sent pictures on; that of
+    0.32 sends their grids in their place (rewrite_for_decode), which 0.25 does not take
+    (allow_missing_mm_embeddings)."""
 
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return vllm-router (a package of its own), which waits for the prefill worker's answer,

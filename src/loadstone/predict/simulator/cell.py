@@ -207,10 +207,12 @@ def prepare(run: CellRun, client: SimulatedClient) -> tuple[Any, Callable[[Any],
         row = requests.row(index)
         return pictures.of(index, row, requests.input_tokens[row])
 
-    client_side = client.arrivals, client.pop, pictures_of
-    if run.encoders is None:
-        return PreparedArrivals(*client_side, host=pictures.host), LaterArrivals.take
-    return EncodedArrivals(*client_side, work=run.encoders), LaterArrivals.take
+    arrivals: tuple[Any, Callable[[Any], Any]] = client.arrivals, client.pop
+    if run.encoders is not None:
+        arrivals = EncodedArrivals(*arrivals, pictures_of, work=run.encoders), LaterArrivals.take
+        if not run.encoders.pool.again:
+            return arrivals
+    return PreparedArrivals(*arrivals, pictures_of, host=pictures.host), LaterArrivals.take
 
 
 def turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], now_s: float) -> None:

@@ -4,8 +4,8 @@ The pictures of a request are dealt out to the workers in turn, as vLLM's proxy 
 receiver do. A worker prepares its own, on threads and a processor of its own, and encodes in
 steps: of what waits when it is free, as much as a step takes. Embeddings of T tokens, T · hidden ·
 2 bytes · (1 + deepstack), leave it one after another over its network card; when the last of a
-request is there, its prompt is T tokens that no tower is needed for. vLLM's proxy then sends the
-request with its pictures, which are prepared once more there: that is not simulated.
+request is there, its prompt is T tokens that no tower is needed for. Before 0.32 vLLM's proxy sends
+the request on with its pictures, which the hosts behind it prepare once more.
 """
 
 from heapq import heappop, heappush
@@ -24,12 +24,13 @@ from loadstone.predict.step_time.profile import profile_of
 
 class EncoderPool(NamedTuple):
     """Holds `workers` that encode. together: requests that a step encodes at most; embedding_s: of
-    each on its way."""
+    each on its way; again: pictures are prepared once more behind them."""
 
     times: PictureTimes
     workers: int
     together: int
     embedding_s: float
+    again: bool = False
 
     def draws(self, n: int, seed: int) -> list["EncoderPool"]:
         """Return the pool with times drawn from what is known of them."""
@@ -50,7 +51,8 @@ def encoder_pool(deployment: Deployment, profile: str | None = None) -> EncoderP
     numbers = model.hidden * (1 + times.encoder.tower.deepstack)
     rate = picture_bytes_per_s(pool.worker, deployment.prefiller)
     embedding_s = numbers * FORMATS[model.dtype].bytes / rate
-    return EncoderPool(times, pool.workers, encoding.together, embedding_s)
+    again = rules.version < encoding.again_until
+    return EncoderPool(times, pool.workers, encoding.together, embedding_s, again)
 
 
 class EncoderWork:
