@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from conftest import Loadstone
+from loadstone.calibrate.cases import Case, CaseTable, simulate
+from loadstone.calibrate.points import Point
+from loadstone.calibrate.update import update
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.find import find_model
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, PoolingTask
+from loadstone.core.vectors import Floats
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.sizing.deployments import sizes
 from loadstone.predict.sizing.options import SizeOptions
 from loadstone.predict.sizing.size import size
+from loadstone.predict.steady_state import Lengths, steady_state
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.coefficients import INDEX, NAMES
 from loadstone.predict.step_time.operators import HEAD
+from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.work import work_of
 from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import plan_of
@@ -193,3 +204,54 @@ def test_texts_are_in_the_cache_for_one_step(
 )
 def test_sizes_of_endpoints(words: list[object], line: str, loadstone: Loadstone) -> None:
     assert line in loadstone("size", *words).line()
+
+
+@pytest.mark.parametrize("inputs", [1, 4, 16])
+def test_each_further_text_takes_of_the_frontend(inputs: int) -> None:
+    """A request has 0.15 of it more for each text, by simulation and by closed form."""
+    deployment = parse_deployment("bge-base@1xl4")
+    model, policy = StepModel(deployment.worker), policy_of(deployment.worker)
+    slow = model.at(np.where(np.arange(len(NAMES)) == INDEX["request_s"], 1.0, model.values))
+    share = 1 + 0.15 * (inputs - 1)
+    plan = planned(endpoint="embeddings", inputs=inputs, input=16, concurrency=1, requests=2)
+    took = []
+    for times in (slow, model):
+        run = run_cell(plan, 0, Fleet(policy, times))
+        took.append(run.end_s[-1] - run.requests.sent_s_of[-1])
+    added_s = 1.0 - model.request_s
+    assert took[0] - took[1] == pytest.approx(share * added_s, rel=1e-6)
+    lengths = Lengths(16.0, 1.0, texts=float(inputs))
+    slower, quick = (steady_state(times, policy, 1, 0.1, lengths) for times in (slow, model))
+    assert slower.base_s - quick.base_s == pytest.approx(share * added_s, rel=1e-6)
+
+
+def test_calibration_learns_the_frontend_from_requests_of_several_texts() -> None:
+    """An engine whose frontend takes ten times as long: with loads of one and of eight texts, what
+    sixteen take is found within a tenth; before, it was less than half."""
+    deployment = parse_deployment("bge-base@1xl4/engine=llama.cpp")
+    base = profile_of(deployment.worker)
+    truth = base.values() * np.where(np.arange(len(NAMES)) == INDEX["request_s"], 10.0, 1.0)
+
+    def case_of(row: int, inputs: int) -> Case:
+        plan = planned(endpoint="embeddings", inputs=inputs, input=16, concurrency=1, requests=20)
+        assert plan.inputs is not None
+        lengths = np.array([sum(plan.inputs.sequences(at)) for at in range(len(plan))], np.int64)
+        return Case(
+            Point(row=row, load="concurrency", load_value=1.0, stat="median"), deployment, 1,
+            policy_of(deployment.worker), lengths, np.ones_like(lengths), work_of(deployment.worker),
+            texts=plan.inputs,
+        )  # fmt: skip
+
+    def e2e_s(case: Case, values: Floats) -> float:
+        return float(np.median(simulate(case, values)[0].ttft_s))
+
+    cases = []
+    for row, inputs in enumerate((1, 8), 1):
+        case = case_of(row, inputs)
+        point = msgspec.structs.replace(case.point, ttft_s=e2e_s(case, truth))
+        cases.append(replace(case, point=point))
+    assert CaseTable(cases).frontends.tolist() == [1.0, 1 + 0.35 * 7]
+    made = update(base, cases, "p", "2026-01-01").profile
+    other = case_of(9, 16)
+    assert e2e_s(other, made.values()) == pytest.approx(e2e_s(other, truth), rel=0.1)
+    assert e2e_s(other, base.values()) < 0.5 * e2e_s(other, truth)

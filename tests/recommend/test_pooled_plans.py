@@ -28,7 +28,7 @@ RERANKED = {"model": "bge-reranker-v2-m3", "endpoint": "rerank", "inputs": None,
 class Times:
     """A step takes 10 ms, and a millisecond for each token; nothing else takes any time."""
 
-    request_s = request_token_s = stream_s = 0.0
+    request_s = request_token_s = stream_s = text_share = 0.0
     adapters = None
 
     def step_s(self, decodes, context, chunks, met_tokens=None):  # type: ignore[no-untyped-def]

@@ -34,7 +34,7 @@ from loadstone.core.vectors import Bools, Floats, Ints64
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.engine import StepTimes, picture_times_of
+from loadstone.predict.simulator.engine import StepTimes, picture_times_of, text_share_of
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
 from loadstone.predict.step_time.coefficients import FRONTEND, INDEX, slopes_of
@@ -290,7 +290,7 @@ class _Counted:
         self.decode_line = model.decode_line
         self.window_tokens, self.window_s = model.window_tokens, model.window_s
         self.adapters = model.adapters
-        self.pictures = picture_times_of(model)
+        self.pictures, self.text_share = picture_times_of(model), text_share_of(model)
         self._step_s = model.step_s
         self.chunked = self.others = 0  # steps with chunks; and with other ranks' alone
         self.with_decodes = self.decodes = self.tokens = 0
@@ -472,10 +472,12 @@ class CaseTable:
         self.cases = list(cases)
         self.work = stack([case.work for case in cases])
         self.tokens = np.array([case.text_tokens.mean() for case in cases])
+        further = np.array([len(case.lengths) / len(case.inputs) - 1 for case in cases])
         self.pictured = np.array([case.pictures is not None for case in cases])
         self.has_pictures = bool(self.pictured.any())
         workers = [case.worker for case in cases]
         rules = [rules_of(worker) for worker in workers]
+        self.frontends = 1 + further * np.array([rule.further_text for rule in rules])
         self.eager = np.array([rule.is_eager for rule in rules])
         self.graph_tokens = np.array([rule.graph_tokens for rule in rules], float)
         self.is_wide = np.array([is_wide(worker) for worker in workers])
@@ -649,7 +651,7 @@ def mean_step_seconds(table: CaseTable, values: Floats, *, prompts: bool) -> Flo
 
 def host_seconds(table: CaseTable, values: Floats) -> Floats:
     request, per_token, stream = values[:, [INDEX[name] for name in FRONTEND]].T
-    return np.asarray(request + per_token * table.tokens + stream)
+    return np.asarray(request * table.frontends + per_token * table.tokens + stream)
 
 
 def predict(table: CaseTable, values: Floats) -> Floats:

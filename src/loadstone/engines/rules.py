@@ -141,6 +141,10 @@ class EngineRules:
                        kernels
     all_pairs          its kernels for whole experts go over the token-expert pairs of all ranks,
                        see work.py
+    further_text       of what its frontend takes for a request, the part that each text after the
+                       first takes; vLLM's API server 0.32 has 2.2 ms of one core for one text, and
+                       7.2, 16.7 for 16, 64 (benchmarks/results/cpu_engines.md), and others are
+                       taken to be alike
     fp8_widening       16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0: not known
     places_per_batch   each batch of a pipeline has its own part of the places (batch_seqs of
                        EnginePolicy)
@@ -171,6 +175,7 @@ class EngineRules:
     marlin: ClassVar[bool] = False
     all_pairs: ClassVar[bool] = False
     fp8_widening: ClassVar[float] = 0.0
+    further_text: ClassVar[float] = 0.15
     places_per_batch: ClassVar[bool] = True
     unreadable_weights: ClassVar[tuple[str, ...]] = ()
     quantises: ClassVar[bool] = False

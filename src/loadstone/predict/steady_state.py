@@ -223,7 +223,8 @@ def _reading_state(
     # Others are in its last step, and it waits for half of the step that runs.
     own_s += busy * (max(0.0, full_s - own_s) + full_s / 2)
     prompt_s = model.request_token_s * lengths.prompt * lengths.texts
-    base_s = model.request_s + prompt_s + model.stream_s + own_s
+    request_s = model.request_s * (1 + model.text_share * (lengths.texts - 1))
+    base_s = request_s + prompt_s + model.stream_s + own_s
     queue_s = service_s / (2 * (1 - busy)) if busy < 1 else math.inf
     rate = busy / service_s
     users = rate * (base_s + busy * queue_s)

@@ -19,7 +19,7 @@ from loadstone.measure.simulated_server.stream import AnswerWriter
 from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.predict.scheduler.blocks import SingleBlocks
 from loadstone.predict.scheduler.queue import Refusal
-from loadstone.predict.simulator.engine import NEVER, Replica
+from loadstone.predict.simulator.engine import NEVER, Replica, text_share_of
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of
 from loadstone.predict.simulator.pools import Pools, Unit, route
@@ -93,9 +93,10 @@ class RealTimeEngine:
             )
         if self.pools is not None:
             self.pools.check(stream.input_tokens, stream.output_tokens)
+        further = text_share_of(self._model) * max(0, len(stream.sequences) - 1)
         due_s = (
             arrival_ns * 1e-9
-            + self._model.request_s
+            + self._model.request_s * (1 + further)
             + self._model.request_token_s * stream.input_tokens
         )
         stream.serial, stream.left = next(self._serial), len(stream.sequences)

@@ -12,7 +12,7 @@ from loadstone.predict.scheduler.queue import Refusal
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.encoders import EncodedArrivals, EncoderWork
-from loadstone.predict.simulator.engine import picture_times_of
+from loadstone.predict.simulator.engine import picture_times_of, text_share_of
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.gateway import Gateway
@@ -47,7 +47,12 @@ def run_cell(
     """
     model, policy = fleet.model, fleet.policy
     requests = CellRequests(
-        plan, cell, model.request_s, model.request_token_s, policy.unset_priority
+        plan,
+        cell,
+        model.request_s,
+        model.request_token_s,
+        policy.unset_priority,
+        text_share_of(model),
     )
     run = CellRun(requests, start_s, model.stream_s)
     run.route = fleet.route

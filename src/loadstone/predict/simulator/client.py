@@ -47,7 +47,9 @@ class CellRequests:
         request_s: float,
         request_token_s: float,
         unset_priority: int = 0,
+        text_share: float = 0.0,
     ) -> None:
+        """`text_share`: of request_s, what each text of a request after the first takes."""
         rows, cell_rows = plan.rows(cell), plan.span(cell)
         self.plan, self.cell = plan, cell
         self.count = len(rows)
@@ -74,7 +76,9 @@ class CellRequests:
         if plan.adapter is not None:
             self.adapter = plan.adapter[cell_rows].tolist()
         texts = tokens if plan.pictures is None else tokens - _visual_tokens(plan, cell)
-        self.request_s: list[float] = (request_s + request_token_s * texts).tolist()
+        further = np.array([len(read) - 1 for read in self.sequences] or 0)
+        frontend_s = request_s * (1 + text_share * further) + request_token_s * texts
+        self.request_s: list[float] = frontend_s.tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count
         self.sent_s_of = [math.nan] * self.count

@@ -74,6 +74,11 @@ def picture_times_of(model: StepTimes) -> PictureTimes | None:
     return getattr(model, "pictures", None)
 
 
+def text_share_of(model: StepTimes) -> float:
+    """Return the share of request_s that further texts take; 0: the model of steps knows none."""
+    return getattr(model, "text_share", 0.0)
+
+
 class DecodeTimes:
     """Seconds of stretches of steps in which nothing but decode happens, by the module's
     formula."""

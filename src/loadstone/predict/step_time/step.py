@@ -55,6 +55,7 @@ class StepModel:
     request_s        seconds of the host per request before the scheduler sees it, of an average
                      prompt
     request_token_s  the same per prompt token (request_s leaves them out)
+    text_share       of request_s, what each text of a request after the first takes
     stream_s         seconds from the end of a step until its token is at the client
     window_tokens    of layers that see a window, how wide it is (the mean, by bytes, where they
                      differ)
@@ -82,7 +83,7 @@ class StepModel:
         rules = rules_of(worker)
         self.eager, self.graph_tokens = rules.is_eager, rules.graph_tokens
         self._padded, self._launches_drafts = rules.padded_seqs, rules.launches_drafts
-        self.offline = offline
+        self.offline, self.text_share = offline, rules.further_text
         # Before experts compute, the host waits for the GPU to tell how many tokens came (DeepEP's
         # normal mode): it launches no kernel ahead.
         self._is_wide = is_wide(worker)
