@@ -1,5 +1,5 @@
-"""What transformers' own classes are made of: parameters and cache of every decoder it knows, on
-the meta device.
+"""What transformers' own classes are made of: parameters and cache of every decoder it knows, and
+of encoders for vectors, on the meta device.
 
     .cache/engines/transformers/bin/python tests/catalogue/transformers_truth.py [--share 0/2]
     FOLDER [TYPE…]
@@ -13,7 +13,7 @@ turned over, numbers doubled). What can be built is saved in FOLDER/TYPE/NUMBER 
     changed         {field: value}, {} for the first; what the type needs anyway (NEEDED) is not
                     named
     parameters      all that a checkpoint holds, towers included; text: of the decoder and its
-                    output head
+                    output head, or of the encoder
     kv              (numbers that one token adds to the cache, window or null) of each layer; absent
                     where the class cannot be run on the meta device
     states          (numbers of the recurrent state, of the convolution's inputs) of each layer;
@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -43,6 +43,8 @@ from transformers.models.auto.modeling_auto import (
 )
 
 LAYERS = 4
+ENCODERS = ("bert", "modernbert", "roberta", "xlm-roberta")
+"""Types that are served for their vectors, without a head that writes text."""
 TOKENS = 7
 MOST_S = 40
 """A few classes compute their first weights on the processor whatever the device."""
@@ -89,6 +91,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     autos = dict.fromkeys(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, AutoModelForImageTextToText)
     autos |= dict.fromkeys(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM)
+    autos |= dict.fromkeys(ENCODERS, AutoModel)
     part, parts = map(int, options.share.split("/"))
     for name in (options.types or sorted(autos))[part::parts]:
         for line in lines(name, autos[name], options.folder):

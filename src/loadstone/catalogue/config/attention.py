@@ -19,7 +19,8 @@ _BY_NUMBER: dict[str, tuple[Mixer, Mixer]] = {
     "attn_type_list": ("linear", "full"),  # MiniMax-01
 }
 """Fields with a number for each layer: what 0 is, and what 1 is."""
-_WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size")
+# Engines take MiMo's window from the first, which stands beside the second.
+_WINDOWS = ("sliding_window_size", "sliding_window", "attention_chunk_size")
 
 
 # --- which attention each layer has ---------------------------------------------------------------
