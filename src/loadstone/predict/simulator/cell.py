@@ -46,14 +46,8 @@ def run_cell(
     `quick`: by the faster loop (fast.py) where that gives the same.
     """
     model, policy = fleet.model, fleet.policy
-    requests = CellRequests(
-        plan,
-        cell,
-        model.request_s,
-        model.request_token_s,
-        policy.unset_priority,
-        text_share_of(model),
-    )
+    frontend = model.request_s, model.request_token_s
+    requests = CellRequests(plan, cell, *frontend, policy.unset_priority, text_share_of(model))
     run = CellRun(requests, start_s, model.stream_s)
     run.route = fleet.route
     if plan.pictures is not None:
