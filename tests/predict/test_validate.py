@@ -322,6 +322,9 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "gpu.csv").write_text("model,engine\n1,2\n")
     with pytest.raises(InputError, match="no column gpu;"):
         read_points(tmp_path / "gpu.csv")
+    (tmp_path / "twice.csv").write_text("engine,model,gpu,engine,,\nvllm,m,h100,sglang,,\n")
+    with pytest.raises(InputError, match="column engine is there twice"):
+        read_points(tmp_path / "twice.csv")
     (tmp_path / "wide.csv").write_text("engine,model,gpu\na,b,c\n" + "x" * 300_000 + ",b,c\n")
     with pytest.raises(InputError, match="line 3: field larger"):
         read_points(tmp_path / "wide.csv")

@@ -143,6 +143,9 @@ def read_points(path: Path) -> list[Point]:
                     " their place"
                 )
                 raise InputError(f"{path}: no {columns}; {form}")
+            twice = sorted({name for name in names if name and list(names).count(name) > 1})
+            if twice:
+                raise InputError(f"{path}: column {twice[0]} is there twice; keep one")
             points = []
             for number, row in enumerate(reader, 1):
                 if number > MOST_ROWS:
