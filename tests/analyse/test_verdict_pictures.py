@@ -77,3 +77,22 @@ def test_more_hits_in_the_cache_of_pictures_than_the_plan_sends_again_are_told(
     else:
         values = told["image_cache_helped"].values
         assert (values["hits"], values["pictures"], values["repeats"]) == (hits, SENT, repeats)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "refused"),
+    [
+        (400, "At most 2 image(s) may be provided in one prompt", True),
+        (400, "Input length (16418) exceeds model's maximum context length (8192)", True),
+        (400, "the request exceeds the available context size", True),
+        (413, "Payload Too Large", True),
+        (500, "out of memory", False),
+        (503, "The context of the engine was lost", False),
+    ],
+)
+def test_a_prompt_that_is_too_long_with_its_pictures_is_refused_for_them(
+    status: int, said: str, refused: bool
+) -> None:
+    failed = {"status": "error", "http_status": status, "error": f"HTTP {status}: {said}"}
+    told = found(rows(output_tokens=None, **failed), plan=plan("new"))
+    assert ("images_refused" in told) == refused

@@ -147,6 +147,8 @@ SCAN = {
     "do_pan_and_scan": True, "pan_and_scan_min_crop_size": 256,
     "pan_and_scan_max_num_crops": 4, "pan_and_scan_min_ratio_to_activate": 1.2,
 }  # fmt: skip
+WIDE = {**SCAN, "pan_and_scan_min_crop_size": 128, "pan_and_scan_min_ratio_to_activate": 1.5}
+CANVAS = square(336, max_patches=16, resize_to_max_canvas=True)
 CROPS = {"crop_to_patches": True, "min_patches": 1, "max_patches": 12}
 KIMI = {"patch_size": 14, "merge_size": 2, "max_patches": 16384, "size": {"max_height": 512, "max_width": 512}}  # fmt: skip
 
@@ -160,11 +162,13 @@ FAMILIES: list[Family] = [
     ("glm46v", GLM, {}, grids("glm46v", "Glm46VImageProcessor", GLM)),
     ("gemma3", square(896), {}, field("gemma3", "Gemma3ImageProcessor", square(896), lambda output: 256 * len(output["pixel_values"]))),
     ("gemma3", square(896, **SCAN), {}, field("gemma3", "Gemma3ImageProcessor", square(896, **SCAN), lambda output: 256 * len(output["pixel_values"]))),
+    ("gemma3", square(896, **WIDE), {}, field("gemma3", "Gemma3ImageProcessor", square(896, **WIDE), lambda output: 256 * len(output["pixel_values"]))),
     *(
         ("gemma4", {"max_soft_tokens": budget}, {}, field("gemma4", "Gemma4ImageProcessor", {"max_soft_tokens": budget}, lambda output: int(output["num_soft_tokens_per_image"][0])))
         for budget in (70, 280, 1120)
     ),
     ("llama4", square(336, max_patches=16), {}, field("llama4", "Llama4ImageProcessor", square(336, max_patches=16), llama4)),
+    ("llama4", CANVAS, {}, field("llama4", "Llama4ImageProcessor", CANVAS, llama4)),
     ("mllama", square(560, max_image_tiles=4), {}, field("mllama", "MllamaImageProcessor", square(560, max_image_tiles=4), lambda output: 1601 * len(output["pixel_values"][0][0]))),
     ("pixtral", PIXTRAL, {}, field("pixtral", "PixtralImageProcessor", PIXTRAL, rows_of(16))),
     ("mistral3", MISTRAL, {"spatial_merge_size": 2}, field("pixtral", "PixtralImageProcessor", {**MISTRAL, "patch_size": {"height": 28, "width": 28}}, rows_of(28))),
@@ -174,6 +178,7 @@ FAMILIES: list[Family] = [
     ("phi4_multimodal", {"dynamic_hd": 36}, {}, field("phi4_multimodal", "Phi4MultimodalImageProcessor", {"dynamic_hd": 36}, lambda output: int(output["num_img_tokens"][0]))),
     ("llava_onevision", {}, {"vision_aspect_ratio": "anyres_max_9"}, llava_onevision),
     ("minicpmv4_6", {"max_slice_nums": 9}, {}, field("minicpmv4_6", "MiniCPMV4_6ImageProcessor", {"max_slice_nums": 9}, parts_of(16))),
+    ("minicpmv4_6", {"slice_mode": False}, {}, field("minicpmv4_6", "MiniCPMV4_6ImageProcessor", {"slice_mode": False}, parts_of(16))),
     ("minicpmv4_6", {"downsample_mode": "4x"}, {}, field("minicpmv4_6", "MiniCPMV4_6ImageProcessor", {"downsample_mode": "4x"}, parts_of(4))),
     ("kimi_vl", {"in_token_limit": 4096, "patch_size": 14}, {}, vllm_kimi_vl),
     ("deepseek_vl_v2", {}, {}, vllm_deepseek_vl2),

@@ -213,9 +213,60 @@ def test_odd_pictures_of_the_catalogue_are_refused(
         show(words, image=image)
 
 
-def test_a_shape_that_its_processor_refuses_is_refused() -> None:
-    with pytest.raises(InputError, match="200 times"):
-        visual("qwen3_vl").count(6000, 20)
+@pytest.mark.parametrize(
+    ("kind", "refused", "taken"),
+    [
+        ("qwen3_vl", (6000, 20), (4000, 20)),
+        ("pixtral", (5000, 1), (1024, 1)),
+        ("mistral3", (1, 5000), (1, 1540)),
+        ("phi4mm", (200, 1), (80, 2)),
+        ("phi4mm", (1, 5000), (2, 80)),
+    ],
+)
+def test_a_shape_that_its_processor_refuses_is_refused(
+    kind: str, refused: tuple[int, int], taken: tuple[int, int]
+) -> None:
+    with pytest.raises(InputError, match="times the other, which this model's processor refuses"):
+        visual(kind).count(*refused)
+    assert visual(kind).count(*taken).tokens > 0
+
+
+SCAN = {"pan_and_scan_min_crop_size": 128, "pan_and_scan_min_ratio_to_activate": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "processor", "size", "tokens"),
+    [
+        ("gemma3", {"do_pan_and_scan": True}, (800, 600), 768),
+        ("gemma3", {"do_pan_and_scan": True, **SCAN}, (800, 600), 256),
+        ("gemma3", {"do_pan_and_scan": True}, (1650, 175), 256),
+        ("gemma3", {"do_pan_and_scan": True, **SCAN}, (1650, 175), 1280),
+        ("llama4", {"resize_to_max_canvas": True}, (1, 1), 2448),
+        ("llama4", {"resize_to_max_canvas": False}, (1, 1), 144),
+        ("minicpmv4_6", {"slice_mode": False}, (896, 896), 64),
+    ],
+)
+def test_switches_of_a_processor_s_file_count(
+    kind: str, processor: dict[str, Any], size: tuple[int, int], tokens: int
+) -> None:
+    """As the processors of transformers 5.19 count."""
+    assert visual(kind, processor).count(*size).tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("kind", "processor"),
+    [
+        ("qwen2_vl", {"max_pixels": 0}),
+        ("qwen3_vl", {"patch_size": 0}),
+        ("internvl", {"max_patches": 1_000_000}),
+        ("gemma4", {"max_soft_tokens": 0}),
+        ("gemma3", {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 0}),
+        ("gemma3", {"do_pan_and_scan": True, "pan_and_scan_min_ratio_to_activate": "wide"}),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(kind: str, processor: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"is (0|1000000|'wide'); (it must be|at most)"):
+        visual(kind, processor)
 
 
 def test_numbers_are_looked_for_where_the_table_says() -> None:

@@ -83,6 +83,20 @@ def test_pictures_are_sent_counted_and_told_by_size(
     assert len(info["settings"]["pictures"]["sha256"]) == 64
 
 
+@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("endpoint", ["messages", "responses"])
+def test_every_api_that_takes_pictures_has_them_counted(
+    loadstone: Loadstone, seeing: TimingServer, tmp_path: Path, endpoint: str, place: str
+) -> None:
+    """By the difference from the text, as these APIs have no count of their own."""
+    asked = f"{FEW} --endpoint {endpoint} --images 1 {TWO_SIZES} --image-place {place}"
+    loadstone(*f"bench {seeing.url} {asked} --deployment {MODEL} --out {tmp_path}".split())
+    assert {row["input_tokens"] - 64 for row in records(tmp_path)} == {64, 400}
+    sizes = summary(tmp_path)["cells"][0]["by_size"]
+    assert [part["visual_tokens"] for part in sizes] == [64, 400]
+    assert "images_dropped" not in findings(tmp_path)
+
+
 PLANTS = {
     "images_dropped": ("{blind}", f"--images 1 {TWO_SIZES}", "12 of 12"),
     "images_refused": ("{seeing}", f"--images 3 {TWO_SIZES}", "At most 2 image"),

@@ -4,7 +4,7 @@ import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core.errors import InputError
-from loadstone.engines import launch_of
+from loadstone.engines import launch_of, rules_of
 from loadstone.engines.launch import Site
 from loadstone.predict.sizing.size import size
 
@@ -53,6 +53,36 @@ def test_the_host_keeps_prepared_pictures(arguments: str, caches: int) -> None:
     assert row.processor_cache_bytes == caches * 4 * 2**30
 
 
+def test_a_smaller_picture_is_tried_at_start() -> None:
+    """Its patches take the tower's memory; what the cache of embeddings is made for stays."""
+    largest = size(parse_worker(QWEN.format(1)))
+    limit = '{"image":{"count":1,"width":512,"height":512}}'
+    tried = size(parse_worker(f"{QWEN.format(1)}/limit_mm_per_prompt={limit}"))
+    tower = 1024 * (max(3 * WIDTH, INNER) + 2 * WIDTH) * 2
+    assert tried.tower_bytes == pytest.approx(tower, rel=0.01)
+    assert tried.embeddings_bytes == largest.embeddings_bytes
+
+
+@pytest.mark.parametrize("engine", ["vllm,mm_processor_kwargs", "sglang,mm_process_config"])
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ('{"max_pixels":1003520}', 41 * 23),
+        ('{"image":{"size":{"longest_edge":1048576}}}', 42 * 24),
+        ('{"images_kwargs":{"max_pixels":1048576}}', 42 * 24),
+        ('{"fps":2}', 60 * 34),
+    ],
+)
+def test_a_processor_may_be_given_other_numbers(engine: str, fields: str, tokens: int) -> None:
+    """Of what follows from them, the largest picture of the encoder too."""
+    worker = parse_worker(f"{QWEN.format(1)}/engine={engine}={fields}")
+    visual, encoder = rules_of(worker).visual, rules_of(worker).encoder(rules_of(worker).limits())
+    assert visual is not None
+    assert encoder is not None
+    assert visual.count(1920, 1080).tokens == tokens
+    assert (encoder.largest.seen < 1100) == (tokens < 2040)
+
+
 @pytest.mark.parametrize(
     ("asked", "flags"),
     [
@@ -61,6 +91,15 @@ def test_the_host_keeps_prepared_pictures(arguments: str, caches: int) -> None:
         ("mm_encoder_tp_mode=data", ["--mm-encoder-tp-mode", "data"]),
         ("mm_processor_cache_gb=8", ["--mm-processor-cache-gb", "8"]),
         ("engine=sglang,limit_mm_data_per_request=2", ["--limit-mm-data-per-request"]),
+        (
+            'engine=sglang,limit_mm_per_prompt={"image":{"count":2,"width":512},"video":0}',
+            ["--limit-mm-data-per-request", '{"image":2,"video":0}'],
+        ),
+        (
+            'mm_processor_kwargs={"max_pixels":1003520}',
+            ["--mm-processor-kwargs", '{"max_pixels":1003520}'],
+        ),
+        ("engine=sglang,mm_process_config={}", ["--mm-process-config", "{}"]),
         ("engine=sglang,mm_enable_dp_encoder", ["--mm-enable-dp-encoder"]),
     ],
 )
@@ -76,6 +115,11 @@ def test_an_engine_is_told(asked: str, flags: list[str]) -> None:
         ("version=0.10.0,mm_encoder_tp_mode=data", "use 0.10.1"),
         ("mm_encoder_tp_mode=half", "use weights, data"),
         ("limit_mm_per_prompt=many", "is no limit"),
+        ('limit_mm_per_prompt={"image":{"count":-1}}', "is no limit"),
+        ('limit_mm_per_prompt={"image":{"count":1,"width":0,"height":9}}', "is no limit"),
+        ("mm_processor_kwargs=4", "is no object"),
+        ('mm_processor_kwargs={"max_pixels":0}', "max_pixels is 0"),
+        ("engine=sglang,version=0.5.8,mm_process_config={}", "use 0.5.9"),
         ("engine=sglang,version=0.5.5,mm_enable_dp_encoder", "use 0.5.6"),
         ("engine=trt-llm,limit_mm_per_prompt=2", "has no such argument"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from loadstone.measure.client.protocol import Step
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wires.openai import OpenAIAnswer
 from loadstone.workload.lengths import Length
+from loadstone.workload.pictures import FilledBody
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
 
@@ -187,3 +189,25 @@ def test_answers_to_the_same_request_are_compared_once_and_a_yes_never() -> None
         load.note_text(answered(texts, tokens), body)
     assert len(load.result.texts) == 3
     assert len(set(load.result.texts.values())) == 2
+
+
+class SoonMade(Future[FilledBody]):
+    """A body that is not made yet when it is asked for."""
+
+    def done(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("waited_ns", "late"), [(900_000, 0), (1_100_000, 1)])
+def test_pictures_are_late_where_a_request_waits_for_them(
+    waited_ns: int, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a later turn are begun when it is due, and small ones made at once."""
+    load, _ = step_of(Load("concurrency", 1), [-1])
+    request = make_plan(WORKLOAD, [Load("concurrency", 1)], requests=[1], warmup=0).request(0, 0)
+    body = SoonMade()
+    body.set_result(FilledBody(b"{}", 0))
+    times_ns = iter((7, 7 + waited_ns))
+    monkeypatch.setattr(time, "monotonic_ns", lambda: next(times_ns))
+    assert load.take_body(Due(0, 0, request, body, b"", None)).body == b"{}"
+    assert load.result.pictures_late == late

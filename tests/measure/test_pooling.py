@@ -20,13 +20,17 @@ def packed(vector: list[float]) -> str:
 
 
 def read(
-    endpoint: str, said: Any, asked: int = 2, headers: dict[bytes, bytes] | None = None
+    endpoint: str,
+    said: Any,
+    asked: int = 2,
+    headers: dict[bytes, bytes] | None = None,
+    best: int | None = None,
 ) -> Answer:
     answer = find_wire(endpoint).answer(stream=False)
     answer.feed(msgspec.json.encode(said))
     answer.finish()
     answer.take_headers(headers or {})
-    answer.take_request(asked)
+    answer.take_request(asked, best)
     return answer
 
 
@@ -106,8 +110,16 @@ def test_odd_vectors_are_told(endpoint: str, said: Any, faulty: bool, alike: boo
     [
         ("embeddings", [ONE], "1 vectors for 2 inputs"),
         ("rerank", [{"score": n} for n in range(3)], "3 scores for 2 documents"),
+        ("rerank", [{"index": 1, "score": 0.5}], "1 scores for 2 documents"),
+        ("score", {"data": [{"index": 0, "score": 0.5}]}, "1 scores for 2 documents"),
         ("embeddings", {"data": []}, "data"),
         ("embeddings", {"data": [{"embedding": "%%%"}]}, "no base64"),
+        ("embeddings", {"data": [{"embedding": "YWJjZGU="}]}, "no base64 of 32-bit floats"),
+        ("embeddings", {"data": [{"index": 0, "embedding": None}]}, "no list of numbers"),
+        ("embeddings", {"data": [{"embedding": {"1": 0.5}}] * 2}, "no list of numbers"),
+        ("embeddings", {"data": [{"index": 0, "embedding": ONE}] * 2}, "the same index"),
+        ("rerank", {"results": [{"index": 1, "score": n} for n in range(2)]}, "the same index"),
+        ("rerank", {"results": [{"index": 0, "score": None}]}, "an entry has no score"),
         ("rerank", {"results": [{"index": 0}]}, "results"),
         ("embeddings", {"error": {"message": "no such model"}}, "no such model"),
     ],
@@ -117,10 +129,12 @@ def test_what_is_no_whole_answer_is_an_error(endpoint: str, said: Any, error: st
 
 
 def test_the_best_of_all_documents_are_an_answer_for_all() -> None:
-    answer = read(
-        "rerank", {"results": [{"relevance_score": 0.5}], "usage": {"prompt_tokens": 1260}}, 10
-    )
+    said = {"results": [{"relevance_score": 0.5}], "usage": {"prompt_tokens": 1260}}
+    answer = read("rerank", said, 10, best=1)
     assert (answer.error, answer.output_tokens, answer.input_tokens) == (None, 10, 1260)
+    assert read("rerank", said, 10, best=3).error == "1 scores for 10 documents"
+    assert read("rerank", said, 1, best=3).error is None
+    assert read("rerank", said, 10, best=0).error == "1 scores for 10 documents"
 
 
 def test_tokens_may_stand_in_a_header() -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from loadstone import compare
+from loadstone import simulate as simulate_run
 from loadstone.analyse.stored_run import read_run
+from loadstone.core.units import show_number
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import points_of
 from loadstone.report.findings import observations
+from loadstone.report.findings.answer import answer
 from loadstone.runs import simulate
 from loadstone.workload.options import SimulateOptions
 
@@ -116,3 +119,21 @@ def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -
     ]
     assert (found.low, found.high) == pytest.approx((row["model_low"], row["model_high"]))
     assert any("TPOT" in each.text for each in observations([slow, fast]))
+
+
+def test_texts_and_their_tokens_are_counted_over_one_window(tmp_path: Path) -> None:
+    """Also where one of the runs was never steady, so that whole loads are shown."""
+    asked = {"endpoint": "embeddings", "inputs": 3, "input": 40, "out": tmp_path, "draws": 0}
+    runs = [
+        simulate_run("bge-m3@1xl4", concurrency=2, requests=9, **asked),
+        simulate_run("bge-m3@1xl4", rate="inf", requests=5, **asked),
+    ]
+    points = points_of([read_run(Path(run.document()["run_dir"])) for run in runs])
+    for point in points:
+        assert point.pooled is not None
+        assert point.input_tokens_per_s == pytest.approx(40 * point.pooled.value)
+    said = answer(points[:1])
+    assert said is not None
+    assert said.sentences[0].startswith(
+        f"At concurrency 2: {show_number(points[0].pooled.value, 4)} texts/s"
+    )

@@ -73,6 +73,48 @@ def test_times_are_near_those_of_the_simulator(
         assert sent <= cell.requests <= sent + 64  # with the warm-up
 
 
+@pytest.mark.parametrize(
+    ("model", "workload", "loads"),
+    [
+        ("qwen3-vl-8b", "{input: 64, output: 16, images: 2, image-size: 1920x1080}", "{concurrency: 2, requests: 24}"),
+        ("qwen3-vl-8b", "{input: 64, output: 16, images: 1, image-size: 4000x4000}", "{concurrency: 1, requests: 8}"),
+        ("bge-m3", "{endpoint: embeddings, input: 512}", "{concurrency: 1, requests: 32}"),
+    ],
+)  # fmt: skip
+def test_times_of_pictures_and_texts_are_near_those_of_the_simulator(
+    tmp_path: Path, model: str, workload: str, loads: str
+) -> None:
+    text = f"study: s\nmodel: {model}\ndeployments: {{engine: [vllm], layout: [1xh100]}}\n"
+    (deployment,) = shown(
+        tmp_path, f"{text}workloads: {{a: {workload}}}\nloads: {loads}\n"
+    ).deployments
+    (launch,) = plan_study(read_study(tmp_path / "s.yaml"))
+    options = {name.replace("-", "_"): value for name, value in launch.cells[0].options.items()}
+    options |= {"deployment": launch.deployment, "out": tmp_path, "draws": 0}
+    summary = simulate(options_of(options, SimulateOptions)).document()
+    (ran,) = run_folder.read_info(Path(summary["run_dir"])).cells
+    assert deployment.cells[0].seconds == pytest.approx(ran.end_s - ran.start_s, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "problem"),
+    [
+        ("bge-reranker-v2-m3", "{endpoint: embeddings, input: 24}", "give --endpoint rerank"),
+        ("bge-m3", "{input: 24}", "give --endpoint embeddings"),
+        ("llama-3.1-8b", "{input: 24, images: 1}", "this model takes none"),
+        ("qwen3-vl-8b", "{input: 24, images: 3, image-size: 20x5000}", "200 times"),
+    ],
+)
+def test_what_a_model_does_not_answer_has_no_time(
+    tmp_path: Path, model: str, workload: str, problem: str
+) -> None:
+    text = f"study: s\nmodel: {model}\ndeployments: {{engine: [vllm], layout: [1xh100]}}\n"
+    text += f"workloads: {{a: {workload}}}\nloads: {{rate: 1, requests: 4}}\n"
+    (deployment,) = shown(tmp_path, text).deployments
+    assert deployment.cells[0].seconds is None
+    assert problem in deployment.cells[0].problem
+
+
 def test_counts_are_those_of_the_study_and_dollars_those_of_its_gpus(tmp_path: Path) -> None:
     text = STUDY.replace("[4]", "[4, 8]").replace("engine: [vllm]", "engine: [vllm, sglang]")
     found = shown(tmp_path, text, "h200=3")
@@ -125,3 +167,19 @@ def test_every_example_is_shown(path: Path, loadstone: Loadstone) -> None:
     table = loadstone("study", "show", path)
     assert table.code == 0
     assert "at most 1800 s" in table.out
+
+
+def test_what_a_study_of_texts_measured_is_shown(tmp_path: Path, loadstone: Loadstone) -> None:
+    """Texts a second and E2E stand in the place of tokens, TTFT and TPOT."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "study: s\nmodel: bge-m3\ndeployments: {engine: [vllm], layout: [1xl4]}\n"
+        "workloads: {a: {endpoint: embeddings, input: 24, inputs: 3}}\n"
+        "loads: {concurrency: [1], requests: 8}\n"
+    )
+    done = loadstone("study", "run", path, "--simulate", "--out", tmp_path / "out")
+    heads, row = (
+        line.split() for line in done.out.splitlines() if "deployment" in line or "bge-m3" in line
+    )
+    assert ("texts/s" in heads, "E2E" in heads, "TTFT" in heads) == (True, True, False)
+    assert float(row[-4]) > 3

@@ -10,13 +10,14 @@ alone.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
 from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.checkpoints import Checkpoint
+from loadstone.catalogue.config.visual import override
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.visual.visual import Visual
 from loadstone.core.errors import InputError
@@ -110,20 +111,23 @@ class _Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_position_embeddings: int | None = None
 
 
-class _PictureLimit(msgspec.Struct, frozen=True):
-    """Holds a limit with the size to be ready for, which changes nothing here."""
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+_Side = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 
-    count: int | None = None
+
+class PictureLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds how many pictures a request may have, and the size in pixels of the one that is tried
+    at start, where it is smaller than the largest."""
+
+    count: NotNegative | None = None
+    width: _Side | None = None
+    height: _Side | None = None
 
 
 class _PictureLimits(msgspec.Struct, frozen=True):
     """Holds limits of a request's media by their kind."""
 
-    image: int | _PictureLimit | None = None
-
-    @property
-    def images(self) -> int | None:
-        return self.image.count if isinstance(self.image, _PictureLimit) else self.image
+    image: NotNegative | PictureLimit = PictureLimit()
 
 
 class EngineRules:
@@ -161,6 +165,7 @@ class EngineRules:
     handover           how its prefill workers hand caches to its decode workers; None: they cannot
     encoding           how its workers that encode pictures alone hand them over; None: it has none
     picture_arguments  its arguments for pictures, and the first release that has each
+    processor_argument  the one that gives a model's processor other fields; empty: it has none
     turns_pictures     it turns a picture as its file says of the camera
     router_in_image    whether the router between them is in the engine's own image
     """
@@ -189,6 +194,7 @@ class EngineRules:
     handover: ClassVar[Handover | None] = None
     encoding: ClassVar[PictureHandover | None] = None
     picture_arguments: ClassVar[Mapping[str, Version]] = {}
+    processor_argument: ClassVar[str] = ""
     turns_pictures: ClassVar[bool] = False
     router_in_image: ClassVar[bool] = True
     spelled: ClassVar[frozenset[str]] = COMMON
@@ -258,8 +264,16 @@ class EngineRules:
     @property
     def visual(self) -> Visual | None:
         """Return how it takes pictures, as the model's processor does unless it has its own way;
-        None: not known, or it takes none."""
-        return self.worker.model.visual
+        None: not known, or it takes none. Raises InputError."""
+        visual, name = self.worker.model.visual, self.processor_argument
+        text = self.worker.argument(name)
+        if text is None or visual is None:
+            return visual
+        try:
+            return override(visual, msgspec.json.decode(text, type=dict[str, Any]), name)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            example = '{"max_pixels": 1003520}'
+            raise InputError(f"{name}: {text!r} is no object; write e.g. {example}") from None
 
     # --- pictures ---------------------------------------------------------------------------------
 
@@ -279,25 +293,26 @@ class EngineRules:
     def most_pictures(self) -> int | None:
         """Return the pictures that a request may have, by `limit_mm_per_prompt`; None: any number.
         Raises InputError."""
+        return self.picture_limit.count
+
+    @property
+    def picture_limit(self) -> PictureLimit:
+        """Return what `limit_mm_per_prompt` says of pictures. Raises InputError."""
         text = self.worker.argument("limit_mm_per_prompt")
-        if text is None:
-            return None
         try:
-            limit = msgspec.json.decode(text, type=int | _PictureLimits)
+            given = msgspec.json.decode(text or "{}", type=NotNegative | _PictureLimits)
         except (msgspec.DecodeError, UnicodeEncodeError):
-            limit = -1
-        maximum = limit if isinstance(limit, int) else limit.images
-        if maximum is not None and maximum < 0:
             raise InputError(
                 f"--limit-mm-per-prompt: {text!r} is no limit; write limit_mm_per_prompt=2, or"
                 ' {"image": 2, "video": 0}'
-            )
-        return maximum
+            ) from None
+        limit = given.image if isinstance(given, _PictureLimits) else given
+        return PictureLimit(limit) if isinstance(limit, int) else limit
 
     @property
     def picture_limits(self) -> str | None:
-        """Return `limit_mm_per_prompt` as JSON of an object."""
-        text = self.worker.argument("limit_mm_per_prompt")
+        """Return `limit_mm_per_prompt` as JSON of an object. Raises InputError."""
+        text, _ = self.worker.argument("limit_mm_per_prompt"), self.picture_limit
         return f'{{"image": {text}}}' if text is not None and text.isdecimal() else text
 
     @property

@@ -166,7 +166,9 @@ class Sglang(EngineRules):
         "limit_mm_per_prompt": (0, 5, 4),
         "mm_enable_dp_encoder": (0, 5, 6),
         "mm_attention_backend": (0, 5),
+        "mm_process_config": (0, 5, 9),
     }
+    processor_argument = "mm_process_config"
     handover = Handover(
         reserves_first=True,
         spare_tokens=512,
@@ -276,6 +278,20 @@ class Sglang(EngineRules):
         tower = None if worker.model.visual is None else worker.model.visual.tower
         grown = 0.0 if tower is None else tower.depth * tower.width**2 / _USUAL_TOWER - 1
         return fraction * 0.95 * min(1.05, max(0.8, 1 - 0.1 * grown))
+
+    @property
+    def _media_limits(self) -> str | None:
+        """Return how many of each kind of media a request may have; it takes no sizes of them."""
+        text = self.picture_limits
+        limits = msgspec.json.decode(text or "{}")
+        if not any(isinstance(limit, dict) for limit in limits.values()):
+            return text
+        counts = {
+            kind: limit.get("count") if isinstance(limit, dict) else limit
+            for kind, limit in limits.items()
+        }
+        known = {kind: count for kind, count in counts.items() if count is not None}
+        return msgspec.json.encode(known).decode() if known else None
 
     @property
     def _sees_pictures(self) -> bool:
@@ -580,9 +596,10 @@ class Sglang(EngineRules):
             *self._speculation,
             *self._offload_flags,
             *self.lora_flags,
-            ("limit-mm-data-per-request", self.picture_limits),
+            ("limit-mm-data-per-request", self._media_limits),
             ("mm-enable-dp-encoder", self.copies_tower),
             ("mm-attention-backend", worker.argument("mm_attention_backend")),
+            ("mm-process-config", worker.argument("mm_process_config")),
             ("enable-metrics", True),
             *self._pool_flags(site),
         ]

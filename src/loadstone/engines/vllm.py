@@ -90,7 +90,12 @@ _DRAFT_GRAPHS_SINCE = (0, 26)
 """From then on a draft model's passes run as CUDA graphs; before, they were captured and never
 replayed (its pull request 47460, July 2026)."""
 _NO_MORE_WORDS_SINCE, _MORE_WORDS = (0, 12), 256
-_PICTURE_FLAGS = ("mm_encoder_tp_mode", "mm_processor_cache_gb", "api_server_count")
+_PICTURE_FLAGS = (
+    "mm_encoder_tp_mode",
+    "mm_processor_cache_gb",
+    "mm_processor_kwargs",
+    "api_server_count",
+)
 _PICTURE_SWITCHES = ("skip_mm_profiling", "disable_chunked_mm_input")
 _JSON_LIMITS_SINCE = (0, 9)
 """Before, --limit-mm-per-prompt was image=2."""
@@ -151,7 +156,9 @@ class Vllm(EngineRules):
         "skip_mm_profiling": (0, 10, 1),
         "disable_chunked_mm_input": (0, 8),
         "api_server_count": (0, 9),
+        "mm_processor_kwargs": (0, 6, 2),
     }
+    processor_argument = "mm_processor_kwargs"
     handover = Handover(
         reserves_first=False,
         spare_tokens=0,
@@ -270,11 +277,14 @@ class Vllm(EngineRules):
         encoder, worker = self.encoder(limits), self.worker
         if encoder is None or rank.stage or self.is_v0:
             return {}
+        embeddings_bytes, limit = encoder.cache_bytes(worker.model), self.picture_limit
+        if limit.width is not None and limit.height is not None:
+            tried = encoder.visual.count(limit.width, limit.height)
+            if tried.patches < encoder.largest.patches:
+                encoder = msgspec.structs.replace(encoder, largest=tried)
         profiled = worker.switch("skip_mm_profiling") is not True
-        return {
-            "embeddings_bytes": encoder.cache_bytes(worker.model),
-            "tower_bytes": encoder.activation_bytes(worker.model, worker.tp) if profiled else 0.0,
-        }
+        tower_bytes = encoder.activation_bytes(worker.model, worker.tp) if profiled else 0.0
+        return {"embeddings_bytes": embeddings_bytes, "tower_bytes": tower_bytes}
 
     @property
     def copies_tower(self) -> bool:
@@ -308,7 +318,7 @@ class Vllm(EngineRules):
     def _picture_flags(self) -> Flags:
         worker, limits = self.worker, self.picture_limits
         if limits is not None and self.version < _JSON_LIMITS_SINCE:
-            limits = f"image={self.most_pictures}"
+            limits = None if self.most_pictures is None else f"image={self.most_pictures}"
         return [
             ("limit-mm-per-prompt", limits),
             *((name, worker.argument(name)) for name in _PICTURE_FLAGS),

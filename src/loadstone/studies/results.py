@@ -13,7 +13,7 @@ from loadstone.report.pages.columns import show_p50
 from loadstone.report.table import Shown, Table, drop_empty_columns, show_verdict
 from loadstone.studies.status import StudyStatus
 
-_HEADS = ("out tok/s", "TTFT p50", "TPOT p50", "SLO", "trusted")
+_HEADS = ("out tok/s", "texts/s", "TTFT p50", "TPOT p50", "E2E p50", "SLO", "trusted")
 
 
 def render_results(status: StudyStatus, words: str, seconds: float) -> list[Shown]:
@@ -33,13 +33,12 @@ def render_results(status: StudyStatus, words: str, seconds: float) -> list[Show
             rows += [[*name, *_figures(measured)] for measured in _read_cells(Path(cell.run_dir))]
     table = Table(
         heads=["deployment", "workload", *(kinds if len(kinds) == 1 else ["load"]), *_HEADS],
-        align="wnnrrrrl",
+        align="wnnrrrrrrl",
         rows=rows,
         style=show_verdict,
         spare=("workload",),
     )
-    if all(row[_HEADS.index("SLO") + 3] == "-" for row in rows):
-        table = drop_empty_columns(table)
+    table = drop_empty_columns(table)
     done = sum(cell.state == "done" for _, cell in cells)
     failed = [launch for launch in status.launches if launch.state == "failed"]
     parts: list[Shown] = [table] if rows else []
@@ -59,12 +58,15 @@ def _read_cells(folder: Path) -> list[CellSummary]:
 
 
 def _figures(cell: CellSummary) -> list[str]:
-    window = cell.steady or cell.metrics
-    ttft, _ = pick_clock(cell.metrics, [cell])
+    window, metrics = cell.steady or cell.metrics, cell.metrics
+    ttft, _ = pick_clock(metrics, [cell])
+    is_pooled = cell.rate_name != "output_tokens_per_s"
     return [
         show_number(window.output_tokens_per_s, 4),
+        show_number(getattr(window, cell.rate_name), 4) if is_pooled else "-",
         show_p50(ttft),
-        show_p50(cell.metrics.tpot_s),
+        show_p50(metrics.tpot_s),
+        show_p50(metrics.e2e_s) if is_pooled else "-",
         show_met(cell.slo_met, cell.slo_probability),
         "yes" if cell.verdict.trusted else "NO",
     ]

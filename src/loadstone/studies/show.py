@@ -28,14 +28,17 @@ from loadstone.core.groups import by_key
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.fleet import fleet_of, longest_request
+from loadstone.predict.simulator.pictures import known_times
+from loadstone.predict.step_time.pictures import mean_picture_work, picture_shares
 from loadstone.predict.step_time.step import StepModel
 from loadstone.runs.find_max import LONGEST_S
+from loadstone.runs.pictures import count_visual_tokens
 from loadstone.runs.simulate import check
 from loadstone.studies.file import ACCEPTANCE, StudyFile
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.status import deployment_name
 from loadstone.workload.option_fields import options_of
-from loadstone.workload.options import Options
+from loadstone.workload.options import Options, pooling_task
 from loadstone.workload.planning import Planner
 
 _ROUNDS = 12
@@ -174,7 +177,8 @@ def _deployment(
         if name not in requests_by_name:
             options = {name.replace("-", "_"): value for name, value in cell.options.items()}
             options.pop(ACCEPTANCE, None)
-            requests_by_name[name] = _asked(Planner(options_of(options, Options)))
+            planner = Planner(options_of(options, Options))
+            requests_by_name[name] = _asked(planner.plan(), planner)
         given = requests_by_name[name].planner.options
         longest_s = given.early_end.max_duration_s if isinstance(given, Options) else None
         search_s = None if given.load.find_max is None else longest_s or LONGEST_S
@@ -231,15 +235,12 @@ def _cell(
     return CellEstimate(workload, load, len(request.plan) if counted else None, problem=problem)
 
 
-def _asked(planner: Planner, e2e_s: Sequence[float] = ()) -> _Asked:
-    plan = planner.plan(e2e_s=e2e_s)
+def _asked(plan: Plan, planner: Planner) -> _Asked:
     prompts = np.concatenate([whole_prompts(plan, cell) for cell in range(len(plan.cells))])
     new = np.where((plan.input_tokens >= 0) & (plan.turn > 0), plan.input_tokens, prompts)
     new = np.where(plan.turn > 0, new, new - plan.prefix_tokens)
-    means = (
-        float(column.mean())
-        for column in (prompts, np.maximum(new, 1), plan.output_tokens, plan.think_s)
-    )
+    output = np.zeros(len(plan)) if plan.inputs is not None else plan.output_tokens
+    means = (float(column.mean()) for column in (prompts, np.maximum(new, 1), output, plan.think_s))
     return _Asked(plan, planner, *means)
 
 
@@ -296,16 +297,29 @@ class _Engine:
         fleet = fleet_of(deployment)
         if not isinstance(fleet.model, StepModel):
             raise InputError(f"{deployment.name}: nothing predicts its steps")
+        self._deployment = deployment
         self._policy, self._model, self._replicas = fleet.policy, fleet.model, fleet.replicas
         self._longest = longest_request(deployment, fleet.policy)
 
     def cell(self, request: _Asked) -> _Served:
-        """Serve a cell. Raises InputError where a request is longer than the engine takes."""
+        """Serve a cell. Raises InputError where a request is longer than the engine takes, or of a
+        kind that the model does not answer."""
+        planner = request.planner
+        self._deployment.asked_for(pooling_task(planner.options))
+        request = self._count_pictures(request)
         check(request.plan, *self._longest)
-        if request.planner.chooses_length:
-            served = self._cell(request)
-            request = _asked(request.planner, [served.e2e_s] * len(request.plan.cells))
+        if planner.chooses_length:
+            times_s = [self._cell(request).e2e_s] * len(request.plan.cells)
+            request = self._count_pictures(_asked(planner.plan(e2e_s=times_s), planner))
         return self._cell(request)
+
+    def _count_pictures(self, request: _Asked) -> _Asked:
+        """Return the requests with the tokens of their pictures. Raises InputError."""
+        if request.plan.pictures is None:
+            return request
+        known_times(self._model.pictures)
+        plan = count_visual_tokens(request.plan, self._deployment, None)
+        return _asked(plan, request.planner)
 
     def _cell(self, request: _Asked) -> _Served:
         """Serve all loads of a plan: a load that is left out is several."""
@@ -358,12 +372,16 @@ class _Engine:
         batch = max(1, round(seqs / policy.pipeline))
         context = batch * (prompt + output / 2)
         decode_s = model.step_s(batch, context, ())
+        # Where vectors or scores are asked for, nothing is decoded beside a prompt.
+        beside = (batch, context, decode_s) if output else (0, 0.0, 0.0)
         per_step = policy.tokens_per_step
         new = max(1, round(request.new_tokens if policy.prefix_cache else prompt))
-        prompt_s = self._prompt_s(new, round(prompt) - new, batch, context, decode_s)
-        e2e_s = output / per_step * decode_s + batch * prompt_s
+        prompt_s = self._prompt_s(new, round(prompt) - new, *beside)
+        shares = picture_shares(request.plan)
+        work = mean_picture_work(model.pictures, shares, prefix_cache=policy.prefix_cache)
+        e2e_s = output / per_step * decode_s + batch * (prompt_s + work.encode_s) + work.prepare_s
         e2e_s += model.request_s + model.request_token_s * prompt + model.stream_s
-        return e2e_s, min(users, seqs * self._replicas)
+        return float(e2e_s), min(users, seqs * self._replicas)
 
     def _prompt_s(
         self, new: int, cached: int, batch: int, context: float, decode_s: float

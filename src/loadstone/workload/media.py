@@ -27,11 +27,15 @@ def embed_files(item: Any, folder: Path) -> None:
     BadItem, also for a picture that is none."""
     for part in _parts(item.get("messages") if isinstance(item, dict) else None):
         kind = part.get("type")
-        if kind not in MEDIA or kind == "input_audio":
+        if kind not in MEDIA:
             continue
         named = part.get(kind)
+        if kind == "input_audio":
+            if not isinstance(named, dict) or not named.get("data"):
+                raise BadItem("input_audio has no data; give it in base64")
+            continue
         url = named.get("url") if isinstance(named, dict) else named
-        if not isinstance(url, str):
+        if not isinstance(url, str) or not url:
             raise BadItem(f"{kind} has no url; give a data URL, or a file beside the data set")
         if not url.startswith("data:"):
             path = _find_file(url, folder)

@@ -13,7 +13,7 @@ MOST_SIDE = 65_535
 """Pixels: JPEG's own limit."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG's markers of a frame, which says its size."""
-_EXIF, _ORIENTATION = 0xE1, 0x0112
+_EXIF, _ORIENTATION, _WITH_EXIF = 0xE1, 0x0112, 8
 
 
 class PictureFile(NamedTuple):
@@ -29,11 +29,13 @@ def read_picture(data: bytes) -> PictureFile | None:
     found = None
     with contextlib.suppress(struct.error, IndexError):
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
-            found = PictureFile("image/png", FileSize(*struct.unpack_from(">II", data, 16)))
+            width, height = struct.unpack_from(">II", data, 16)
+            found = PictureFile("image/png", FileSize(width, height, _is_png_turned(data)))
         elif data.startswith(b"\xff\xd8"):
             found = PictureFile("image/jpeg", _read_jpeg(data))
         elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            found = PictureFile("image/webp", _read_webp(data))
+            size = _read_webp(data)._replace(turned=_is_webp_turned(data))
+            found = PictureFile("image/webp", size)
         elif data.startswith((b"GIF87a", b"GIF89a")):
             found = PictureFile("image/gif", FileSize(*struct.unpack_from("<HH", data, 6)))
         else:
@@ -60,11 +62,39 @@ def _read_jpeg(data: bytes) -> FileSize:
     return FileSize(width, height, turned)
 
 
+def _is_png_turned(data: bytes) -> bool:
+    """Go over chunks until pixels begin. Raises IndexError, struct.error."""
+    place = 8
+    while True:
+        size, kind = struct.unpack_from(">I4s", data, place)
+        if kind == b"IDAT":
+            return False
+        content = data[place + 8 : place + 8 + size]
+        if len(content) < size:
+            raise IndexError(place)
+        if kind == b"eXIf":
+            return _is_turned(content)
+        place += 12 + size
+
+
+def _is_webp_turned(data: bytes) -> bool:
+    """Go over chunks until the camera's, where the first says that there is one. Raises IndexError,
+    struct.error."""
+    place = 12
+    while data[12:16] == b"VP8X" and data[20] & _WITH_EXIF:
+        kind, size = struct.unpack_from("<4sI", data, place)
+        content = data[place + 8 : place + 8 + size]
+        if kind == b"EXIF" and len(content) == size:
+            return _is_turned(content)
+        place += 8 + size + size % 2
+    return False
+
+
 def _is_turned(exif: bytes) -> bool:
     """Return whether a camera that was held upright says so: width and height change places."""
-    tiff = exif[6:]
+    tiff = exif.removeprefix(b"Exif\0\0")
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if not exif.startswith(b"Exif\0\0") or order is None:
+    if order is None:
         return False
     with contextlib.suppress(struct.error):
         (first,) = struct.unpack_from(f"{order}I", tiff, 4)

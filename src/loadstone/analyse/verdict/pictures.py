@@ -1,6 +1,7 @@
 """Asks what became of the pictures in prompts: did they come in time, and whole?"""
 
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -13,6 +14,9 @@ from loadstone.core.pictures import Pictures
 from loadstone.core.plan import Plan
 from loadstone.core.vectors import Array, Bools, Floats, Ints64
 from loadstone.workload.media import picture_urls
+
+_OF_PICTURES = re.compile("image|context|too (long|large)|longer than", re.IGNORECASE)
+"""Refusals of a picture, or of a prompt that is too long with it: of text alone none is sent."""
 
 
 def pictures(cell: JudgedCell) -> Findings:
@@ -117,7 +121,7 @@ def _refused(cell: JudgedCell, with_any: Bools) -> Findings:
         for error, status, shown in zip(
             cell.measured.error, cell.measured.http_status, with_any, strict=True
         )
-        if shown and status in range(400, 502) and "image" in str(error).lower()
+        if shown and status in range(400, 502) and _OF_PICTURES.search(str(error))
     ]
     if refusals:
         yield finding("images_refused", requests=len(refusals), said=refusals[0])

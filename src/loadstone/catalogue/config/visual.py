@@ -1,7 +1,10 @@
 """Reads how a model takes pictures: from its processor's file, then from config.json, then from
 families.toml."""
 
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from loadstone.catalogue.config.families import tables
 from loadstone.catalogue.config.fields import Fields
@@ -9,7 +12,7 @@ from loadstone.catalogue.visual.visual import TowerShape, Visual
 from loadstone.core.errors import InputError
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-_MOST = 1 << 31
+_MOST, _MOST_TILES = 1 << 31, 4096
 
 
 def read_visual(
@@ -23,22 +26,61 @@ def read_visual(
     family = tables().visual.get(kind)
     if family is None:
         return None
-    numbers, missing = dict(family.numbers), []
     parts = {"processor": processor or {}, "config": config, "vision": vision}
-    if processor and processor.get("do_pan_and_scan"):
-        numbers["crops"] = _first(parts, ("processor pan_and_scan_max_num_crops",), name) or 4
-    for number in () if family.fixed else family.numbers:
-        places = tables().visual_numbers.get(number, ())
-        found = _first(parts, places, name)
-        if found is not None:
-            numbers[number] = found
-        elif any(place.startswith("processor") for place in places):
-            missing.append(f"{number.replace('_tiles', ' tiles')} {numbers[number]:,}")
+    stated = {} if family.fixed else _stated_numbers(family.numbers, parts, name)
+    numbers = family.numbers | stated | _switched_numbers(processor or {}, name)
+    missing = [
+        f"{number.replace('_tiles', ' tiles')} {size:,}"
+        for number, size in family.numbers.items()
+        if number not in stated
+        and not family.fixed
+        and any(place.startswith("processor") for place in tables().visual_numbers.get(number, ()))
+    ]
     assumed = [family.remark] if family.remark else []
     if missing:
         lacks = "its processor's file does not say all" if processor else "no processor's file"
         assumed.insert(0, f"pictures: {lacks}; assumed: {', '.join(missing)}")
     return Visual(family.rule, numbers, _resolutions(parts, name), tower, tuple(assumed))
+
+
+def override(visual: Visual, fields: dict[str, Any], name: str) -> Visual:
+    """Return how a model takes pictures where an engine's argument `name` gives its processor other
+    `fields`. Raises InputError."""
+    for scope in ("images_kwargs", "image"):
+        inner = fields.get(scope)
+        fields = {**fields, **(inner if isinstance(inner, dict) else {})}
+    parts = {"processor": fields, "config": fields, "vision": {}}
+    stated = _stated_numbers(visual.numbers, parts, name) | _switched_numbers(fields, name)
+    assumed = () if stated else visual.assumed
+    return msgspec.structs.replace(visual, numbers=visual.numbers | stated, assumed=assumed)
+
+
+def _stated_numbers(
+    names: Iterable[str], parts: dict[str, dict[str, Any]], name: str
+) -> dict[str, int]:
+    """Return those of these numbers that a model's files say."""
+    places = tables().visual_numbers
+    found = {number: _first(number, parts, places.get(number, ()), name) for number in names}
+    return {number: size for number, size in found.items() if size is not None}
+
+
+def _switched_numbers(processor: dict[str, Any], name: str) -> dict[str, int]:
+    """Return the numbers of what a processor's switches turn on: crops of long pictures (Gemma 3),
+    the largest canvas (Llama 4); or off: slices (MiniCPM-V)."""
+    numbers = {}
+    if processor.get("do_pan_and_scan"):
+        fields = Fields(processor, f"{name}, processor")
+        ratio = fields.number("pan_and_scan_min_ratio_to_activate", 1.2)
+        numbers = {
+            "crops": fields.count("pan_and_scan_max_num_crops", default=4),
+            "crop_side": fields.count("pan_and_scan_min_crop_size", default=256, least=1),
+            "crop_percent": round(100 * ratio),
+        }
+    if processor.get("resize_to_max_canvas"):
+        numbers["to_largest"] = 1
+    if processor.get("slice_mode") is False:
+        numbers["most_tiles"] = 1
+    return numbers
 
 
 def _resolutions(parts: dict[str, dict[str, Any]], name: str) -> tuple[tuple[int, int], ...]:
@@ -78,20 +120,25 @@ def _kind(config: dict[str, Any], vision: dict[str, Any]) -> str:
     return kind if kind in tables().visual else str(vision.get("model_type"))
 
 
-def _first(parts: dict[str, dict[str, Any]], places: tuple[str, ...], name: str) -> int | None:
+def _first(
+    number: str, parts: dict[str, dict[str, Any]], places: tuple[str, ...], name: str
+) -> int | None:
+    """Return what the first of the places that has it says of a number. Raises InputError."""
     for place in places:
         part, _, path = place.partition(" ")
         value: Any = parts[part]
         for step in path.split("."):
             value = value.get(step) if isinstance(value, dict) else None
         if value is not None:
-            return _number(value, path, Fields({}, f"{name}, {part}"))
+            least = int(not number.startswith(("least", "min")))
+            most = _MOST_TILES if number.endswith("tiles") else _MOST
+            return _number(value, path, Fields({}, f"{name}, {part}"), (least, most))
     return None
 
 
-def _number(value: Any, path: str, fields: Fields) -> int:
-    """Return a number of a file: of two equal sides one, of a share its inverse, of a word such as
-    anyres_max_9 or 16x its digits."""
+def _number(value: Any, path: str, fields: Fields, bounds: tuple[int, int]) -> int:
+    """Return a number of a file, within bounds: of two equal sides one, of a share its inverse, of
+    a word such as anyres_max_9 or 16x its digits."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list) and value and all(entry == value[0] for entry in value):
@@ -101,7 +148,8 @@ def _number(value: Any, path: str, fields: Fields) -> int:
         value = int(digits)
     if isinstance(value, float) and 0 < value < 1:
         value = round(1 / value)
-    number = fields.check_count(path, value)
-    if number > _MOST:
-        raise InputError(f"{fields.where}: {path} is {number}; at most {_MOST}")
+    least, most = bounds
+    number = fields.check_count(path, value, least)
+    if number > most:
+        raise InputError(f"{fields.where}: {path} is {number}; at most {most}")
     return number

@@ -16,6 +16,8 @@ Numbers = Mapping[str, int]
 Resolutions = tuple[tuple[int, int], ...]
 _MOST_STRETCHED = 200
 """Qwen's and GLM's processors refuse a picture with longer sides than so many times the other."""
+_LEAST_SHOWN = 10
+"""Phi-4's processor refuses one that fills fewer pixels of its tiles, across or down."""
 
 
 class Counted(NamedTuple):
@@ -55,10 +57,7 @@ def count_scaled(width: int, height: int, numbers: Numbers) -> Counted:
         scale = max(factor / height, factor / width)
         width, height = int(width * scale), int(height * scale)
     if not numbers.get("half_up") and max(width, height) > _MOST_STRETCHED * min(width, height):
-        raise InputError(
-            f"a picture of {width}x{height}: one side is more than {_MOST_STRETCHED} times the"
-            " other, which this model's processor refuses"
-        )
+        raise _refuse_shape(width, height, f"more than {_MOST_STRETCHED} times")
     columns, rows = (_nearest(side / factor, numbers) for side in (width, height))
     area, size = frames * rows * columns * factor**2, frames * width * height
     if area > numbers["max_pixels"]:
@@ -68,6 +67,13 @@ def count_scaled(width: int, height: int, numbers: Numbers) -> Counted:
         scale = math.sqrt(numbers["min_pixels"] / size)
         columns, rows = (math.ceil(side * scale / factor) for side in (width, height))
     return _grid(rows, columns, numbers["merge"], breaks=bool(numbers.get("breaks")))
+
+
+def _refuse_shape(width: int, height: int, times: str) -> InputError:
+    return InputError(
+        f"a picture of {width}x{height}: one side is {times} the other, which this model's"
+        " processor refuses"
+    )
 
 
 def _nearest(count: float, numbers: Numbers) -> int:
@@ -83,11 +89,11 @@ def _grid(rows: int, columns: int, merge: int, *, breaks: bool = False) -> Count
 
 def count_longest_side(width: int, height: int, numbers: Numbers) -> Counted:
     """Count where the longest side alone is bounded, and a break ends each row (Pixtral)."""
-    ratio = max(width, height) / numbers["longest"]
-    if ratio > 1:
-        width, height = math.floor(width / ratio), math.floor(height / ratio)
+    ratio = max(1.0, max(width, height) / numbers["longest"])
     factor = numbers["patch"] * numbers["merge"]
-    rows, columns = math.ceil(height / factor), math.ceil(width / factor)
+    columns, rows = (math.ceil(math.floor(side / ratio) / factor) for side in (width, height))
+    if not rows * columns:
+        raise _refuse_shape(width, height, "too many times")
     return _grid(rows, columns, numbers["merge"], breaks=True)
 
 
@@ -130,8 +136,8 @@ def count_fixed(width: int, height: int, numbers: Numbers) -> Counted:
 
 def _cut_long_side(longer: int, shorter: int, numbers: Numbers) -> int:
     """Return the crops of Gemma 3's pan and scan: sides over 6:5, each crop 256 pixels at least."""
-    allowed, least_side = numbers.get("crops", 0), 256
-    if not allowed or 5 * longer < 6 * shorter:
+    allowed, least_side = numbers.get("crops", 0), numbers.get("crop_side", 256)
+    if not allowed or 100 * longer < numbers.get("crop_percent", 120) * shorter:
         return 0
     parts = min(allowed, max(2, min(longer // least_side, math.floor(longer / shorter + 0.5))))
     return parts if min(shorter, math.ceil(longer / parts)) >= least_side else 0
@@ -166,7 +172,7 @@ def _best_canvas(width: int, height: int, numbers: Numbers) -> tuple[int, int]:
         for columns in range(1, min(limit, tiles // rows) + 1)
     }
     larger = [scale for scale in scales.values() if scale >= 1]
-    best = min(larger) if larger else max(scales.values())
+    best = min(larger) if larger and not numbers.get("to_largest") else max(scales.values())
     found = [canvas for canvas, scale in scales.items() if scale == best]
     return min(found, key=lambda canvas: canvas[0] * canvas[1])
 
@@ -268,6 +274,8 @@ def count_padded_tiles(width: int, height: int, numbers: Numbers) -> Counted:
     wide, high = columns * side / width, rows * side / height
     padded_right = 0 if wide < high else columns * side - int(width * high)
     padded_below = rows * side - int(height * wide) if wide < high else 0
+    if min(columns * side - padded_right, rows * side - padded_below) < _LEAST_SHOWN:
+        raise _refuse_shape(width, height, "too many times")
     across = side // patch
     kept = [
         _halved(across, count, across * count - padding // patch)

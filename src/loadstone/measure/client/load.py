@@ -28,6 +28,8 @@ from loadstone.workload.prompts import PromptWriter
 
 _READY_REQUESTS = 128
 _READY_BYTES = 128 * 1024 * 1024
+_LATE_NS = 1_000_000
+"""Of a wait for pictures: a later turn's are begun when the answer before it has ended."""
 
 
 class Due(NamedTuple):
@@ -369,8 +371,10 @@ class StepLoad:
         """Return a body to be sent now; one whose pictures are not made yet is waited for."""
         if isinstance(due.body, FilledBody):
             return due.body
-        self.result.pictures_late += not due.body.done()
-        return due.body.result()
+        asked_ns = time.monotonic_ns()
+        body = due.body.result()
+        self.result.pictures_late += time.monotonic_ns() - asked_ns > _LATE_NS
+        return body
 
     def note_sent(self, request: PlannedRequest, now_ns: int) -> bool:
         """Keep that a request was sent; True if it is the first that is measured."""

@@ -26,6 +26,7 @@ from loadstone.measure.client.protocol import (
 )
 from loadstone.measure.client.stream import Fragments, Stream
 from loadstone.measure.wire.request import RequestBody
+from loadstone.measure.wire.tolerant import count
 from loadstone.measure.wire.wire import find_wire
 from loadstone.workload.pictures import PictureWriter
 from loadstone.workload.prompts import PromptWriter
@@ -246,7 +247,8 @@ class Sender:
     def on_ended(self, connection: Connection, stream: Stream) -> None:
         """Take an answer that came to its end."""
         self._fleet.keep(connection, stream)
-        stream.judge(self._plan.exact_output and stream.request.phase != "check")
+        exact = self._plan.exact_output and stream.request.phase != "check"
+        stream.judge(exact, count(self._job.body.get("top_n")))
         if stream.status in ("ok", "short"):
             reason = stream.find_exceeded(self._job.timeouts, self.clock)
             if reason is not None:

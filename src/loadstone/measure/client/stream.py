@@ -126,12 +126,13 @@ class Stream:
         made, came = self.answer.tokens
         return (made or 0) - (came or 0) or (self.answer.output_tokens or 0) - (made or 0)
 
-    def judge(self, exact_output: bool) -> None:
-        """Find the status of an answer that ended by itself; sets `error` where it is none."""
+    def judge(self, exact_output: bool, best: int | None = None) -> None:
+        """Find the status of an answer that ended by itself; sets `error` where it is none. `best`:
+        of so many documents alone scores are asked for."""
         if self.http_status == 200:
             self.answer.take_headers(self.headers)
             if self.request.inputs:
-                self.answer.take_request(self.request.output_tokens)
+                self.answer.take_request(self.request.output_tokens, best)
         self.error = self.error or self._find_complaint()
         if self.error is not None:
             self.status = "error"

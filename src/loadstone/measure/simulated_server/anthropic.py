@@ -8,7 +8,12 @@ from typing import Any
 import msgspec
 
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
-from loadstone.measure.simulated_server.body import RefusalError, begin_turn, split_turn
+from loadstone.measure.simulated_server.body import (
+    MessagePart,
+    RefusalError,
+    begin_turn,
+    split_turn,
+)
 from loadstone.measure.simulated_server.parted import PartedAnswer
 from loadstone.measure.wire.simulated import SimulatedBody
 
@@ -24,9 +29,8 @@ _DELTAS = {
 }
 
 
-class _Block(msgspec.Struct):
+class _Block(MessagePart):
     type: str | None = None
-    text: str | None = None
     content: str | list[_Block] | None = None
 
 
@@ -50,19 +54,19 @@ class MessagesBody(SimulatedBody):
         RefusalError."""
         if not self.messages:
             raise RefusalError(400, "messages must be a list of at least one message")
-        tokens = split_turn("system", _texts(self.system)) if self.system else []
+        tokens = split_turn("system", _parts(self.system)) if self.system else []
         for message in self.messages:
             blocks = message.content if isinstance(message.content, list) else []
             results = [block for block in blocks if block.type == "tool_result"]
             for result in results:
-                tokens += split_turn("tool", _texts(result.content))
-            if not results or any(block.text for block in blocks):
-                tokens += split_turn(message.role or "", _texts(message.content))
+                tokens += split_turn("tool", _parts(result.content))
+            if not results or any(block.text or block.source for block in blocks):
+                tokens += split_turn(message.role or "", _parts(message.content))
         return tokens + begin_turn("assistant")
 
 
-def _texts(content: str | list[_Block] | None) -> list[str]:
-    return [block.text or "" for block in content] if isinstance(content, list) else [content or ""]
+def _parts(content: str | list[_Block] | None) -> list[str] | list[_Block]:
+    return content if isinstance(content, list) else [content or ""]
 
 
 class MessagesAnswer(PartedAnswer[MessagesBody]):

@@ -4,6 +4,7 @@ refused."""
 import base64
 import contextlib
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -34,19 +35,27 @@ class _ImageUrl(msgspec.Struct):
     url: str = ""
 
 
-class _Part(msgspec.Struct):
+class _Source(msgspec.Struct):
+    data: str = ""
+
+
+class MessagePart(msgspec.Struct):
+    """A part of a message: a text, or a picture as chat (an object), Responses (a URL) or Messages
+    (a source) has it."""
+
     text: str | None = None
-    image_url: _ImageUrl | None = None
+    image_url: _ImageUrl | str | None = None
+    source: _Source | None = None
 
     def tokens(self) -> list[Any]:
         """Return its words, or its picture. Raises RefusalError."""
-        if self.image_url is None:
+        url = self.image_url.url if isinstance(self.image_url, _ImageUrl) else self.image_url
+        if url is None and self.source is None:
             return (self.text or "").split()
-        _, base64_marked, data = self.image_url.url.partition(";base64,")
+        data = self.source.data if self.source is not None else (url or "").partition(";base64,")[2]
         found = None
-        if base64_marked:
-            with contextlib.suppress(ValueError):
-                found = read_picture(base64.b64decode(data[:_HEAD]))
+        with contextlib.suppress(ValueError):
+            found = read_picture(base64.b64decode(data[:_HEAD]))
         if found is None:
             raise RefusalError(400, "image_url must be an image file in a data URL")
         return [PicturePart(found.size.width, found.size.height, hash(data))]
@@ -85,7 +94,7 @@ def see_pictures(tokens: list[Any], visual: Visual | None, most: int) -> tuple[l
 
 class _Message(msgspec.Struct):
     role: str | None = None
-    content: str | list[_Part] | None = None
+    content: str | list[MessagePart] | None = None
 
 
 class _StreamOptions(msgspec.Struct):
@@ -134,9 +143,8 @@ class OpenAIBody(SimulatedBody):
         tokens: list[Any] = []
         for message in self.messages:
             content = message.content or ""
-            parts = [_Part(content)] if isinstance(content, str) else content
-            words = [token for part in parts for token in part.tokens()]
-            tokens += [*begin_turn(message.role or ""), *words, END]
+            parts = [content] if isinstance(content, str) else content
+            tokens += split_turn(message.role or "", parts)
         return tokens + begin_turn("assistant")
 
 
@@ -145,10 +153,11 @@ def begin_turn(role: str) -> list[Any]:
     return [f"<{role}>"] * _ROLE_TOKENS
 
 
-def split_turn(role: str, texts: Iterable[str]) -> list[Any]:
-    """Return the tokens of a message, with all that the pretended chat template adds."""
-    words = [word for text in texts for word in text.split()]
-    return [*begin_turn(role), *words, END]
+def split_turn(role: str, parts: Iterable[str | MessagePart]) -> list[Any]:
+    """Return the tokens of a message, with all that the pretended chat template adds. Raises
+    RefusalError."""
+    read = (part.split() if isinstance(part, str) else part.tokens() for part in parts)
+    return [*begin_turn(role), *chain.from_iterable(read), END]
 
 
 class GenerateBody(SimulatedBody):

@@ -8,7 +8,12 @@ from typing import Any
 import msgspec
 
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
-from loadstone.measure.simulated_server.body import RefusalError, begin_turn, split_turn
+from loadstone.measure.simulated_server.body import (
+    MessagePart,
+    RefusalError,
+    begin_turn,
+    split_turn,
+)
 from loadstone.measure.simulated_server.parted import PartedAnswer
 from loadstone.measure.wire.simulated import SimulatedBody
 
@@ -27,15 +32,11 @@ _SAID = {
 _PARTS = {THINKING: "reasoning_text", ANSWER: "output_text"}
 
 
-class _Part(msgspec.Struct):
-    text: str | None = None
-
-
 class _Item(msgspec.Struct):
     type: str | None = None
     role: str | None = None
-    content: str | list[_Part] | None = None
-    output: str | list[_Part] | None = None
+    content: str | list[MessagePart] | None = None
+    output: str | list[MessagePart] | None = None
 
 
 class ResponsesBody(SimulatedBody):
@@ -72,15 +73,13 @@ class ResponsesBody(SimulatedBody):
             )
             # A message and the calls behind it are one.
             if role and not (item.type == "function_call" and spoke == role):
-                tokens += split_turn(role, _texts(item.content or item.output))
+                tokens += split_turn(role, _parts(item.content or item.output))
             spoke = role or spoke
         return tokens + begin_turn("assistant")
 
 
-def _texts(content: object) -> list[str]:
-    return (
-        [part.text or "" for part in content] if isinstance(content, list) else [str(content or "")]
-    )
+def _parts(content: str | list[MessagePart] | None) -> list[str] | list[MessagePart]:
+    return content if isinstance(content, list) else [content or ""]
 
 
 class ResponsesAnswer(PartedAnswer[ResponsesBody]):

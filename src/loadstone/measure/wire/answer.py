@@ -217,8 +217,9 @@ class Answer:
     def take_headers(self, headers: Mapping[bytes, bytes]) -> None:
         """Take what the response's headers say of the answer, their names in small letters."""
 
-    def take_request(self, asked: int) -> None:
-        """Compare a whole answer with what was asked for: so many vectors or scores."""
+    def take_request(self, asked: int, best: int | None = None) -> None:
+        """Compare a whole answer with what was asked for: so many vectors or scores, or so many of
+        the `best`."""
 
     def take_plain(self, events: int, counts: list[int]) -> None:
         """Take events that the newest template recognised, with their running counts if it has

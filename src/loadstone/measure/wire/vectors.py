@@ -3,7 +3,6 @@ whether different texts have the same. No I/O.
 """
 
 import base64
-import binascii
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
@@ -30,8 +29,8 @@ class AnswerVectors(NamedTuple):
 
 
 def inspect_vectors(found: Iterable[Any]) -> AnswerVectors:
-    """Look at vectors, each as base64 of 32-bit floats or as a list. Raises ValueError of what is
-    none."""
+    """Look at vectors, each as base64 of 32-bit floats or as a list. Raises ValueError
+    and TypeError of what is none."""
     vectors = [_read_vector(text) for text in found]
     digests = [hashlib.blake2b(vector.tobytes(), digest_size=8).digest() for vector in vectors]
     faulty = not all(np.isfinite(vector).all() and vector.any() for vector in vectors)
@@ -40,9 +39,12 @@ def inspect_vectors(found: Iterable[Any]) -> AnswerVectors:
 
 
 def inspect_scores(found: Iterable[Any]) -> AnswerVectors:
-    """Look at scores, each a number, or a list whose first is one. Raises ValueError of what is
-    none."""
-    scores = [float(score[0] if isinstance(score, list) and score else score) for score in found]
+    """Look at scores, each a number, or a list whose first is one. Raises ValueError
+    and TypeError of what is none."""
+    firsts = [score[0] if isinstance(score, list) and score else score for score in found]
+    if not all(isinstance(score, int | float | str) for score in firsts):
+        raise TypeError("an entry has no score")
+    scores = [float(score) for score in firsts]
     alike = len(scores) > 1 and len(set(scores)) == 1
     return AnswerVectors(Counter(), not np.isfinite(scores).all(), alike)
 
@@ -51,8 +53,10 @@ def _read_vector(written: Any) -> Floats:
     if isinstance(written, str):
         try:
             return np.frombuffer(base64.b64decode(written, validate=True), "<f4")
-        except binascii.Error as error:
-            raise ValueError(f"no base64 ({error})") from None
+        except ValueError as error:
+            raise ValueError(f"no base64 of 32-bit floats ({error})") from None
+    if not isinstance(written, list):
+        raise TypeError("an entry has no list of numbers")
     vector = np.array([np.nan if number is None else number for number in written], np.float64)
     if vector.ndim != 1 or not len(vector):
         raise ValueError("a vector is no list of numbers")

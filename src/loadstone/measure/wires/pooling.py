@@ -116,6 +116,7 @@ class PoolingAnswer(Answer):
         if isinstance(fields.get("model"), str):
             self.model = fields["model"]
         try:
+            _check_indexes(found)
             self.vectors = self.inspect([_value_of(entry) for entry in found])
         except (TypeError, ValueError) as error:
             self.complain(f"{excerpt(str(error), 80)}: {excerpt(payload)}")
@@ -123,6 +124,13 @@ class PoolingAnswer(Answer):
     def take_headers(self, headers: Mapping[bytes, bytes]) -> None:
         if self.input_tokens is None and headers.get(_TOKENS_HEADER, b"").isdigit():
             self.take_counts(int(headers[_TOKENS_HEADER]), None, None)
+
+
+def _check_indexes(found: list[Any]) -> None:
+    """Raise ValueError where two entries are of one text."""
+    indexes = [entry["index"] for entry in found if isinstance(entry, dict) and "index" in entry]
+    if len(set(indexes)) < len(indexes):
+        raise ValueError("entries have the same index")
 
 
 def _value_of(entry: Any) -> Any:
@@ -139,7 +147,7 @@ class EmbeddingsReply(PoolingAnswer):
     def inspect(self, found: list[Any]) -> AnswerVectors:
         return inspect_vectors(found)
 
-    def take_request(self, asked: int) -> None:
+    def take_request(self, asked: int, best: int | None = None) -> None:
         if self.output_tokens is not None and self.output_tokens != asked:
             self.complain(f"{self.output_tokens} vectors for {asked} inputs")
 
@@ -152,8 +160,9 @@ class ScoresReply(PoolingAnswer):
     def inspect(self, found: list[Any]) -> AnswerVectors:
         return inspect_scores(found)
 
-    def take_request(self, asked: int) -> None:
-        if self.output_tokens is not None and self.output_tokens > asked:
+    def take_request(self, asked: int, best: int | None = None) -> None:
+        least = min(asked, best or asked)
+        if self.output_tokens is not None and not least <= self.output_tokens <= asked:
             self.complain(f"{self.output_tokens} scores for {asked} documents")
         self.output_tokens = self.output_tokens and asked
 

@@ -62,18 +62,25 @@ def _occupy(servers: list[float], at_s: float, seconds: float) -> float:
     return end_s
 
 
+def known_times(times: PictureTimes | None) -> PictureTimes:
+    """Return the times of pictures. Raises InputError where a deployment takes none, or it is not
+    known how."""
+    if times is None:
+        raise InputError(
+            "pictures: this model takes none, or how they are encoded is not known;"
+            " docs/images.md lists the types of models"
+        )
+    return times
+
+
 class PromptPictures:
     """The pictures of a cell's prompts, and where they stand; those of earlier turns were encoded
     when they came. `workers`: whose hosts prepare them."""
 
     def __init__(self, plan: Plan, cell: int, times: PictureTimes | None, workers: int) -> None:
         """Raises InputError where the deployment takes no pictures, or it is not known how."""
-        if times is None:
-            raise InputError(
-                "pictures: this model takes none, or how they are encoded is not known;"
-                " docs/images.md lists the types of models"
-            )
-        self.times, self.host = times, PictureHost(times.encoder, workers)
+        self.times = known_times(times)
+        self.host = PictureHost(self.times.encoder, workers)
         self._plan, self._first = plan, plan.rows(cell).start
         self._kept: dict[FileSize, Picture] = {}
 

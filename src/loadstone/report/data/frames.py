@@ -112,7 +112,7 @@ OUTPUT = Measure(
 )
 INPUTS = Measure(
     "inputs_s",
-    "Texts",
+    "Text throughput",
     "texts/s",
     "inputs, or documents that are scored, of all requests per second, {window}",
     lambda p: p.pooled,

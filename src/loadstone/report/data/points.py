@@ -270,7 +270,9 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def input_tokens_per_s(self) -> float | None:
-        rates = (cell.lasting().input_tokens_per_s for cell in self.cells)
+        """Over the same window as its texts."""
+        steady = self.window != "whole load"
+        rates = (cell.lasting(steady=steady).input_tokens_per_s for cell in self.cells)
         return reduce_known(median, rates)
 
     @property

@@ -147,11 +147,13 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
             first = points[0]
             shown = [
                 f"{measure.name} {value(first, measure)}"
-                for measure in ((TTFT, TPOT) if first.pooled is None else (INPUTS, E2E))
+                for measure in ((TTFT, TPOT) if first.pooled is None else (E2E,))
                 if measure.of(first) and not first.cells[0].by_class
             ]
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
+            if first.pooled is not None:
+                shown.insert(0, value(first, INPUTS))
             parts = [f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"]
             if first.slo_met is not None:
                 parts[0] += f"; SLO: {first.slo_words}"
