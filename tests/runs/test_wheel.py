@@ -96,7 +96,7 @@ def test_the_base_is_small_and_lacks_only_extras(programs: Path, tmp_path: Path)
     remedies = {check["name"]: check["remedy"] for check in checks if check["group"] == "extras"}
     assert remedies == {
         name: f"pip install 'loadstone[{name}]'"
-        for name in ("gpu", "images", "ray", "sql", "ssh", "tokenizers")
+        for name in ("gpu", "images", "otlp", "ray", "sql", "ssh", "tokenizers")
     }
 
 
