@@ -33,6 +33,9 @@ from loadstone.predict.step_time.work import work_of
 
 TABLE = json.loads(Path(__file__).with_name("configs.json").read_text())
 EXACT = {row["name"]: row for row in TABLE["exact"]}
+PACKAGE = Path(catalogue.__file__).parent
+WRITTEN = json.loads((PACKAGE / "text_defaults.json").read_text())["defaults"]
+"""What the class of each model type writes into a config where nothing else is asked of it."""
 
 
 def read(name: str, **changes: Any) -> Model:
@@ -78,6 +81,18 @@ def test_is_read_exactly(name: str) -> None:
     if "vision" in row:
         assert model.vision_parameters == row["vision"]
     assert not [said for said in model.assumed if "not known" in said or "likely to change" in said]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        (name, fields)
+        for name, fields in WRITTEN.items()
+        if tables().find(name) is not None and "hidden_size" in fields and name != "lfm2"
+    ],  # LFM2's default leaves open which layers convolve
+)
+def test_what_its_class_writes_is_read(name: str, fields: dict[str, Any]) -> None:
+    assert read_config({"model_type": name, **fields}, name).parameters > 0
 
 
 def test_every_family_is_in_the_table_or_the_catalogue() -> None:

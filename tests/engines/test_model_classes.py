@@ -41,15 +41,20 @@ SIZES_APART = {
     ("deepseek_v4", "n_shared_experts"): "as vLLM reads it",
     ("deepseek_v32", "mlp_bias"): "the class does not look at it",
     ("glm_moe_dsa", "mlp_bias"): "the class does not look at it",
-    ("opt", "layer_norm_elementwise_affine"): "no published model but Galactica's has such norms",
+    **{
+        (name, "layer_norm_elementwise_affine"): "no published model but Galactica's has such norms"
+        for name in ("opt", "blip-2", "instructblip", "instructblipvideo")
+    },
     ("longcat_flash", "attention_bias"): "vLLM's class does not look at it",
     ("kimi_vl", "attention_bias"): "vLLM's class does not look at it",
+    ("mllama", "tie_word_embeddings"): "no class ties tables of two lengths",
     ("step3p5", "use_qk_norm"): "vLLM's class does not look at it",
 }
 """Whose parameters differ and why: (type, field that was changed; "": whatever was)."""
 
 CACHES_APART = {
-    "deepseek_v4": "the class keeps every token besides the compressed ones; engines do not"
+    "deepseek_v4": "the class keeps every token besides the compressed ones; engines do not",
+    "mllama": "without a picture the class keeps no states of one",
 }
 
 

@@ -100,6 +100,10 @@ def beside_layers(
         scores = hidden + 1 if "ForSequence" in str(fields.entries("architectures")) else 0
         yield Matrix("pooler.dense", hidden, hidden, "other")
         yield vector("pooler.bias", hidden + scores, "other")
+    crossing = [index for index in fields.entries("cross_attention_layers") or () if index < layers]
+    if crossing:  # Llama 3.2 Vision: rows for the places of pictures, two gates in each such layer
+        yield vector("embed_tokens.pictures", 8 * hidden, "embedding")
+        yield vector("cross_attention_gates", 2 * len(crossing))
     if fields.flag("lm_head_bias", default=family.head_bias):
         yield vector("lm_head_bias", vocab, "embedding")
     streams = fields.optional_count("hc_mult", least=1)

@@ -224,6 +224,8 @@ def read_config(
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
         formats = ((matrix.name, rules.format(None, matrix)) for matrix in (table, head))
         embeddings = tuple((name, form) for name, form in formats if form is not None)
+    # OPT's 350M norms behind its layers, and so has none at the end.
+    norms = family.model_norms if fields.flag("do_layer_norm_before", default=True) else 0
     _look_for_unread(fields, whole, kind, layers, hidden)
     return Model(
         name=name,
@@ -242,7 +244,7 @@ def read_config(
         visual=read_visual(config, processor, shape, name),
         embedding_formats=embeddings,
         extra=extra,
-        norms=family.model_norms,
+        norms=norms,
         source="config.json",
         assumed=tuple(
             dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])
