@@ -125,9 +125,10 @@ def test_whatever_is_read_can_be_sized_and_simulated(
                     assert all(
                         math.isfinite(value) for value in row.values() if isinstance(value, float)
                     )
-        is_encoder = read_path(truth["config"]).is_encoder
+        read = read_path(truth["config"])
+        is_encoder = read.is_encoder
         run = loadstone.simulate(
-            f"{model}@1xh200",
+            f"{model}@1xh200/engine={'sglang' if read.cross else 'vllm'}",
             input=64,
             **({"endpoint": "embeddings"} if is_encoder else {"output": 32}),
             concurrency=4,
