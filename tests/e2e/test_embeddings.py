@@ -146,6 +146,20 @@ def test_its_own_form_is_found_and_counted_by_its_header(
         assert "--max-client-batch-size" in evidence
 
 
+def test_rates_leave_out_answers_that_lack_vectors(loadstone: Loadstone) -> None:
+    def forget(ask: Ask, send: Send) -> None:
+        if ask.path != "/embed" or not ask.measured:
+            return answer_as_tei(ask, send)
+        texts = json.loads(ask.body)["inputs"]
+        respond(send, 200, [[float(number), 1.0] for number in range(len(texts) - 1)], 8)
+
+    with ScriptedServer(forget, meets=True) as server:
+        asked = ("--endpoint", "embeddings", "--inputs", 3, "--input", 8)
+        outcome = loadstone("bench", server.url, *asked, *RUN)
+    assert "2 vectors for 3 inputs" in str(outcome.cell["verdict"]["findings"])
+    assert outcome.cell["metrics"]["inputs_per_s"] == 0
+
+
 def test_a_server_without_the_api_is_told_so_in_one_line(loadstone: Loadstone) -> None:
     with ScriptedServer(answer_as_tei, meets=True) as server:
         line = loadstone("bench", server.url, "--endpoint", "score", *FEW).line()

@@ -125,7 +125,9 @@ def test_odd_vectors_are_told(endpoint: str, said: Any, faulty: bool, alike: boo
     ],
 )
 def test_what_is_no_whole_answer_is_an_error(endpoint: str, said: Any, error: str) -> None:
-    assert error in (read(endpoint, said).error or "")
+    answer = read(endpoint, said)
+    assert error in (answer.error or "")
+    assert (answer.output_tokens or 0, answer.events - answer.voids) == (0, 0)
 
 
 def test_the_best_of_all_documents_are_an_answer_for_all() -> None:

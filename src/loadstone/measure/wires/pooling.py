@@ -121,6 +121,11 @@ class PoolingAnswer(Answer):
         except (TypeError, ValueError) as error:
             self.complain(f"{excerpt(str(error), 80)}: {excerpt(payload)}")
 
+    def complain(self, error: str) -> None:
+        """Take an error; a wrong answer gives nothing that rates may count."""
+        super().complain(error)
+        self.output_tokens, self.voids = 0, self.events
+
     def take_headers(self, headers: Mapping[bytes, bytes]) -> None:
         if self.input_tokens is None and headers.get(_TOKENS_HEADER, b"").isdigit():
             self.take_counts(int(headers[_TOKENS_HEADER]), None, None)
