@@ -151,7 +151,7 @@ def test_rates_leave_out_answers_that_lack_vectors(loadstone: Loadstone) -> None
         if ask.path != "/embed" or not ask.measured:
             return answer_as_tei(ask, send)
         texts = json.loads(ask.body)["inputs"]
-        respond(send, 200, [[float(number), 1.0] for number in range(len(texts) - 1)], 8)
+        return respond(send, 200, [[float(number), 1.0] for number in range(len(texts) - 1)], 8)
 
     with ScriptedServer(forget, meets=True) as server:
         asked = ("--endpoint", "embeddings", "--inputs", 3, "--input", 8)

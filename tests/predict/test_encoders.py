@@ -9,7 +9,7 @@ import pytest
 
 import loadstone
 from loadstone.analyse.verdict.run import LIMITS
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_worker
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.engines.deployment_launch import launch_deployment
@@ -237,3 +237,22 @@ def test_vllm_has_a_producer_and_a_consumer_of_embeddings() -> None:
     assert "SIDE_CHANNEL" not in both
     words = "--encode-servers-urls http://127.0.0.1:8101 --prefill-servers-urls disable"
     assert f"disagg_epd_proxy.py {words} --decode-servers-urls http://127.0.0.1:8102" in proxy
+
+
+@pytest.mark.parametrize(
+    ("settings", "pictures"),
+    [
+        ("tp2", 32),  # of 256 embeddings, in a step of 8,192 tokens
+        ("tp2,mm_encoder_tp_mode=data", 16),
+        ("tp2,max_num_batched_tokens=2048", 8),
+        ("tp2,max_num_seqs=3,limit_mm_per_prompt=2", 6),
+        ("tp2,max_num_seqs=3,max_model_len=1024", 12),
+        ("tp2,max_num_seqs=3,max_model_len=200", 3),
+    ],
+)
+def test_vllm_tries_as_many_pictures_as_a_step_takes(settings: str, pictures: int) -> None:
+    """A rank's results: 4,096 patches each; keys, values and queries or the inner width are cut."""
+    worker = parse_worker(f"gemma-3-27b@2xh100/{settings}")
+    cut = 1 if "data" in settings else 2
+    layer = 4304 / cut + 2 * 1152
+    assert size(worker, 128).tower_bytes == 2 * pictures * 4096 * layer * 2

@@ -261,6 +261,11 @@ class Vllm(EngineRules):
         by_model = self.worker.model.model_type.startswith(_SEEN_WHOLE)
         step_tokens = max(limits.max_batched_tokens, encoder.largest.seen)
         patch_bytes = encoder.tower.inputs * FORMATS[self.worker.model.dtype].bytes
+        # multimodal/encoder_budget.py, 0.32: as many as a step of it takes, of as many requests.
+        largest = max(1, encoder.largest.seen)
+        most, of_prompt = step_tokens // largest, (self.context_limit or step_tokens) // largest
+        if self.most_pictures is not None:
+            of_prompt = min(of_prompt, self.most_pictures)
         return msgspec.structs.replace(
             encoder,
             step_tokens=step_tokens,
@@ -270,6 +275,7 @@ class Vllm(EngineRules):
             whole=by_model or self.worker.switch("disable_chunked_mm_input") is True,
             threads=_MEDIA_THREADS * self._api_servers,
             processors=self._api_servers,
+            tried=max(1, min(most, limits.max_seqs * max(1, of_prompt))),
         )
 
     def _encoder_bytes(self, rank: Rank, limits: BatchLimits) -> dict[str, Any]:
