@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from loadstone.predict.step_time.profile import Profile, load, profile_of, save
 from loadstone.predict.step_time.work import work_of
 from loadstone.runs.calibrate import cases_of_runs
 from loadstone.workload.draw import stagger
+from loadstone.workload.pictures import draw_pixels, encode
 
 QWEN = "qwen3-vl-8b@1xh100"
 DEPLOYMENT = parse_deployment(QWEN)
@@ -200,7 +202,8 @@ def test_the_command_learns_a_fixed_encoder(
 def test_what_says_nothing_of_pictures_is_refused(
     loadstone: Loadstone, seeing: TimingServer, timing: TimingServer, tmp_path: Path
 ) -> None:
-    picture = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABACAIAAAAlC+aJAAAAAElFTkSuQmCC"
+    file = encode(draw_pixels("k", 64, 64, "solid"), PictureShape(64, 64, format="png"))
+    picture = f"data:image/png;base64,{base64.b64encode(file).decode()}"
     parts = [
         {"type": "image_url", "image_url": {"url": picture}},
         {"type": "text", "text": "what is this"},
