@@ -25,6 +25,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow  # the page about autoscalers runs one
 def test_an_autoscaler_is_chosen_beside_the_static_fleet(day: Path) -> None:
     asked = {"trace": day, "every": "1m", "start_up": "15s", "growth": 10, "plans": 1}
     asked |= {"input": None, "output": None, "rate": None, "autoscale": ("keda", "planner")}

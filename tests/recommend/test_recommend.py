@@ -325,7 +325,7 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"burstiness": 0.5}, "--burstiness 0.5"),
+        pytest.param({"burstiness": 0.5}, "--burstiness 0.5", marks=pytest.mark.slow),
         ({"reserve": 2}, "--rate"),
         ({"rate": None, "concurrency": 300, "reserve": 2}, "--concurrency"),
     ],
