@@ -290,8 +290,8 @@ class Sglang(EngineRules):
             kind: limit.get("count") if isinstance(limit, dict) else limit
             for kind, limit in limits.items()
         }
-        known = {kind: count for kind, count in counts.items() if count is not None}
-        return msgspec.json.encode(known).decode() if known else None
+        bounded = {kind: count for kind, count in counts.items() if count is not None}
+        return msgspec.json.encode(bounded).decode() if bounded else None
 
     @property
     def _sees_pictures(self) -> bool:

@@ -263,7 +263,8 @@ class Vllm(EngineRules):
         patch_bytes = encoder.tower.inputs * FORMATS[self.worker.model.dtype].bytes
         # multimodal/encoder_budget.py, 0.32: as many as a step of it takes, of as many requests.
         largest = max(1, encoder.largest.seen)
-        most, of_prompt = step_tokens // largest, (self.context_limit or step_tokens) // largest
+        of_step = step_tokens // largest
+        of_prompt = (self.context_limit or step_tokens) // largest
         if self.most_pictures is not None:
             of_prompt = min(of_prompt, self.most_pictures)
         return msgspec.structs.replace(
@@ -275,7 +276,7 @@ class Vllm(EngineRules):
             whole=by_model or self.worker.switch("disable_chunked_mm_input") is True,
             threads=_MEDIA_THREADS * self._api_servers,
             processors=self._api_servers,
-            tried=max(1, min(most, limits.max_seqs * max(1, of_prompt))),
+            tried=max(1, min(of_step, limits.max_seqs * max(1, of_prompt))),
         )
 
     def _encoder_bytes(self, rank: Rank, limits: BatchLimits) -> dict[str, Any]:

@@ -215,15 +215,9 @@ def read_config(
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
     extra = tuple(beside_layers(fields, family, hidden, vocab, len(layers)))
-    embeddings: tuple[tuple[str, Format], ...] = ()
     if family.position_rows is not None and context:
         extra += (vector("positions", (context + family.position_rows) * hidden, "embedding"),)
         context -= family.unused_positions
-    if rules is not None:
-        table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
-        head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
-        formats = ((matrix.name, rules.format(None, matrix)) for matrix in (table, head))
-        embeddings = tuple((name, form) for name, form in formats if form is not None)
     # OPT's 350M norms behind its layers, and so has none at the end.
     norms = family.model_norms if fields.flag("do_layer_norm_before", default=True) else 0
     _look_for_unread(fields, whole, kind, layers, hidden)
@@ -242,7 +236,7 @@ def read_config(
         draft_layers=_join_runs(drafts, rules, len(layers)),
         vision_parameters=vision,
         visual=read_visual(config, processor, shape, name),
-        embedding_formats=embeddings,
+        embedding_formats=() if rules is None else _embedding_formats(rules, hidden, vocab),
         extra=extra,
         norms=norms,
         source="config.json",
@@ -250,6 +244,14 @@ def read_config(
             dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])
         ),
     )
+
+
+def _embedding_formats(rules: Rules, hidden: int, vocab: int) -> tuple[tuple[str, Format], ...]:
+    """Return the formats of the table of embeddings and of the output head, where they have one."""
+    table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
+    head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
+    formats = ((matrix.name, rules.format(None, matrix)) for matrix in (table, head))
+    return tuple((name, form) for name, form in formats if form is not None)
 
 
 def _both_ways(layer: Layers) -> Layers:

@@ -131,9 +131,9 @@ def _joined(vision: Fields, tower: Tower, wide: int, out: int) -> int:
         case "gated":
             return wide * out + out * out + 3 * out * inner
         case "output":
-            own = vision.count("vision_output_dim")
+            tower_out = vision.count("vision_output_dim")
             taken = vision.count("projector_output_dim", default=0)
-            return own * out + taken * (inner + taken)
+            return tower_out * out + taken * (inner + taken)
     deep = len(vision.entries("deepstack_visual_indexes") or [])
     return (1 + deep) * _two_matrices(wide, wide, out) + tower.norm * (hidden + deep * wide)
 

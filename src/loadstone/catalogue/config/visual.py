@@ -131,8 +131,8 @@ def _first(
             value = value.get(step) if isinstance(value, dict) else None
         if value is not None:
             least = int(not number.startswith(("least", "min")))
-            most = _MOST_TILES if number.endswith("tiles") else _MOST
-            return _number(value, path, Fields({}, f"{name}, {part}"), (least, most))
+            limit = _MOST_TILES if number.endswith("tiles") else _MOST
+            return _number(value, path, Fields({}, f"{name}, {part}"), (least, limit))
     return None
 
 
@@ -148,8 +148,8 @@ def _number(value: Any, path: str, fields: Fields, bounds: tuple[int, int]) -> i
         value = int(digits)
     if isinstance(value, float) and 0 < value < 1:
         value = round(1 / value)
-    least, most = bounds
+    least, limit = bounds
     number = fields.check_count(path, value, least)
-    if number > most:
-        raise InputError(f"{fields.where}: {path} is {number}; at most {most}")
+    if number > limit:
+        raise InputError(f"{fields.where}: {path} is {number}; at most {limit}")
     return number

@@ -134,8 +134,8 @@ def check_cells(folder: Path, cells: int) -> None:
                 )
         for name in _COUNTS:
             bounds = pc.min_max(table[name])
-            least, most = (bounds[end].as_py() or 0 for end in ("min", "max"))
-            if not 0 <= least <= most <= (_MOST_SIZE if name in _SIZES else _MOST_TOKENS):
+            smallest, largest = (bounds[end].as_py() or 0 for end in ("min", "max"))
+            if not 0 <= smallest <= largest <= (_MOST_SIZE if name in _SIZES else _MOST_TOKENS):
                 raise _refuse_records(
                     folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})"
                 )

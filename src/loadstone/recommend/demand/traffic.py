@@ -187,11 +187,11 @@ class Traffic:
         lower alone (Cobham 1954, without preemption)."""
         lengths, mean = of_class.lengths, self.lengths
         longer = (lengths.prompt - lengths.cached) - (mean.prompt - mean.cached)
-        own, others = (
+        work, mean_work = (
             mean_picture_work(level.pictures, seen.pictures, prefix_cache=seen.cached > 0)
             for seen in (lengths, mean)
         )
-        pictures_s = own.prepare_s + own.encode_s - others.prepare_s - others.encode_s
+        pictures_s = work.prepare_s + work.encode_s - mean_work.prepare_s - mean_work.encode_s
         sooner, no_later = 0.0, level.busy
         if self.by_priority:
             shares = [(rival.priority, rival.share) for rival in self.classes.values()]
@@ -423,9 +423,9 @@ def _count_cached(plan: Plan) -> Floats:
     prompts, shared = whole_prompts(plan, 0), promised_tokens(plan, 0)
     if plan.pictures is not None:  # with these before its text a prompt begins otherwise
         leads = np.array([shape.place == "first" for shape in plan.pictures.shapes])
-        before = leads[plan.pictures.shape] & (plan.pictures.count > 0) & (plan.turn <= 0)
+        leading = leads[plan.pictures.shape] & (plan.pictures.count > 0) & (plan.turn <= 0)
         again = np.where(plan.pictures.group < 0, 0, shared + plan.pictures.tokens())
-        shared = np.where(before, again, shared)
+        shared = np.where(leading, again, shared)
     repeated = np.append(0, (prompts + plan.output_tokens)[:-1])  # what a later turn brings again
     return np.asarray(np.clip(np.where(shared < 0, repeated, shared), 0, prompts - 1), float)
 
