@@ -90,6 +90,19 @@ def test_the_table_shows_what_binds(loadstone: Loadstone, monkeypatch: pytest.Mo
     assert any(line.startswith("(1) ") and "do not fit" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("deployment", "decision"),
+    [
+        ("llama-3.1-8b@1xh100", "Meta-Llama-3.1-8B fits on 1×h100 with "),
+        ("llama-3.1-70b@1xh100", "Meta-Llama-3.1-70B does not fit on 1×h100 with 2 × 4,096 tokens"),
+        ("llama-3.1-8b@1xh100,llama-3.1-70b@1xh100", "1 of 2 deployments fit."),
+    ],
+)
+def test_the_decision_stands_first(deployment: str, decision: str, loadstone: Loadstone) -> None:
+    outcome = loadstone("size", deployment, "--context", "4096", "--batch", "2")
+    assert outcome.out.startswith(decision)
+
+
 def test_rows_of_several_engines_say_whose_they_are_and_what_is_asked_of_the_cache(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,7 +276,7 @@ class Vllm(EngineRules):
             whole=by_model or self.worker.switch("disable_chunked_mm_input") is True,
             threads=_MEDIA_THREADS * self._api_servers,
             processors=self._api_servers,
-            tried=max(1, min(of_step, limits.max_seqs * max(1, of_prompt))),
+            profiled=max(1, min(of_step, limits.max_seqs * max(1, of_prompt))),
         )
 
     def _encoder_bytes(self, rank: Rank, limits: BatchLimits) -> dict[str, Any]:
@@ -286,9 +286,9 @@ class Vllm(EngineRules):
             return {}
         embeddings_bytes, limit = encoder.cache_bytes(worker.model), self.picture_limit
         if limit.width is not None and limit.height is not None:
-            tried = encoder.visual.count(limit.width, limit.height)
-            if tried.patches < encoder.largest.patches:
-                encoder = msgspec.structs.replace(encoder, largest=tried)
+            limited = encoder.visual.count(limit.width, limit.height)
+            if limited.patches < encoder.largest.patches:
+                encoder = msgspec.structs.replace(encoder, largest=limited)
         profiled = worker.switch("skip_mm_profiling") is not True
         tower_bytes = encoder.activation_bytes(worker.model, worker.tp) if profiled else 0.0
         return {"embeddings_bytes": embeddings_bytes, "tower_bytes": tower_bytes}

@@ -90,7 +90,7 @@ def _images(vision: Fields, kind: str, text_hidden: int, whole: Fields) -> Tower
         or whole.optional_count("spatial_merge_size")
         or round(1 / whole.number("downsample_ratio", 1))
     )
-    joined = _joined(vision, tower, hidden * merge**2, output or text_hidden)
+    joined = _joined(vision, tower, hidden, hidden * merge**2, output or text_hidden)
     whole_views = vision.entries("fullatt_block_indexes")
     return TowerShape(
         depth,
@@ -116,10 +116,9 @@ def _positions(vision: Fields, patch: int) -> int:
     return count or (_side(vision, "image_size") // patch) ** 2
 
 
-def _joined(vision: Fields, tower: Tower, wide: int, out: int) -> int:
-    """Return the parameters of what joins a tower's output to the text model, of patches that have
-    `wide` numbers together; see `Tower`."""
-    hidden = vision.optional_count("embed_dim", "hidden_size", "vt_hidden_size") or 0
+def _joined(vision: Fields, tower: Tower, hidden: int, wide: int, out: int) -> int:
+    """Return the parameters of what joins a tower's output to the text model, of patches of
+    `hidden` numbers, those that are joined of `wide` together; see `Tower`."""
     inner = vision.optional_count("intermediate_size") or 0
     match tower.joins:
         case "matrix" | "norm":

@@ -28,7 +28,7 @@ class Encoder(msgspec.Struct, frozen=True):
     processors   that make a model's input of them, one request's at a time
     kept         embeddings that stay in its cache for others who ask for the same picture
     prepared     patches of prepared pictures that the host keeps, likewise
-    tried        largest pictures in the step that the engine tries when it starts
+    profiled     largest pictures in the step by which the engine profiles its memory at start
     """
 
     visual: Visual
@@ -41,7 +41,7 @@ class Encoder(msgspec.Struct, frozen=True):
     processors: int = 1
     kept: int = 0
     prepared: int = 0
-    tried: int = 1
+    profiled: int = 1
 
     def cache_bytes(self, model: Model) -> float:
         """Return the bytes of a rank's cache of embeddings: tokens · hidden · (1 + deepstack)."""
@@ -49,12 +49,12 @@ class Encoder(msgspec.Struct, frozen=True):
         return numbers * FORMATS[model.dtype].bytes
 
     def activation_bytes(self, model: Model, tp: int) -> float:
-        """Return the bytes of a rank's intermediate results for the pictures that are tried, of n
+        """Return the bytes of a rank's intermediate results for the pictures of that step, of n
         patches together: n · (max(3 · width, inner) + 2 · width), of which tensor parallelism cuts
         the former, unless it deals the pictures out."""
         tower, ways = self.tower, 1 if self.copies else tp
         layer = max(3 * tower.width, tower.inner) / ways + 2 * tower.width
-        pictures = math.ceil(self.tried / tp) if self.copies else self.tried
+        pictures = math.ceil(self.profiled / tp) if self.copies else self.profiled
         return pictures * self.largest.patches * layer * FORMATS[model.dtype].bytes
 
 
